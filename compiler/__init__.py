@@ -1,0 +1,64 @@
+"""onnxc: an ONNX training model in, one compiled training step out.
+
+    step = compiler.compile("model.onnx", dims={"N": 64})
+    outputs = step(x=images, label=labels)
+
+Everything is imported when it is first used: `import compiler` alone loads neither onnx nor numba.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from compiler import backend as backend
+    from compiler.api import build as build
+    from compiler.api import check as check
+    from compiler.api import compile as compile
+    from compiler.api import lower as lower
+    from compiler.errors import ArtifactError as ArtifactError
+    from compiler.errors import BuildError as BuildError
+    from compiler.errors import CompileError as CompileError
+    from compiler.errors import InputError as InputError
+    from compiler.errors import ModelError as ModelError
+    from compiler.errors import OnnxcError as OnnxcError
+    from compiler.errors import StateError as StateError
+    from compiler.errors import UnsupportedError as UnsupportedError
+    from compiler.runtime.artifact import load as load
+    from compiler.runtime.step import StepFunction as StepFunction
+
+_HOMES = {
+    **dict.fromkeys(("build", "check", "compile", "lower"), "compiler.api"),
+    **dict.fromkeys(
+        (
+            "ArtifactError",
+            "BuildError",
+            "CompileError",
+            "InputError",
+            "ModelError",
+            "OnnxcError",
+            "StateError",
+            "UnsupportedError",
+        ),
+        "compiler.errors",
+    ),
+    "load": "compiler.runtime.artifact",
+    "StepFunction": "compiler.runtime.step",
+}
+
+__all__ = [*_HOMES, "__version__", "backend"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "backend":
+        return importlib.import_module("compiler.backend")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'compiler' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

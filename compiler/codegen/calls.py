@@ -1,0 +1,174 @@
+"""What a node becomes: calls of kernels on values, scratch memory and numbers. The plan gives them addresses.
+
+A *lowering* turns one node into calls, in order: `@lowers("Gemm") def gemm(site: Site) -> list[Call]`. It sees types
+and compile-time constants only, never memory. Between two calls the plan puts a barrier where one reads or
+overwrites what the other writes; within one call, threads work on disjoint slices of [0, n) and must not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.codegen.native import Kernel
+from compiler.ir.graph import Attr, Node
+from compiler.ir.proto import default
+from compiler.ir.types import AnyArray, Tensor, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Address of a value that the call reads, `offset` bytes in. 128 bytes behind a value may be read, never written."""
+
+    value: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Address of a value that the call writes. A value is written whole by the calls of its node, in any order."""
+
+    value: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Temp:
+    """Address of scratch memory that all calls of this lowering and all threads share, named by `key`.
+
+    nbytes must be the same wherever the key is used. writes: whether this call writes it (it may read it either way).
+    """
+
+    key: str
+    nbytes: int
+    writes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory of each thread's own, `nbytes` for one. Only as the last argument, to a kernel's parameter `scratch`."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Address of constant int64 words: extents, strides, tables of offsets."""
+
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Address of a constant tensor."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Address of words that hold these arguments: for kernels that work on a list of values."""
+
+    items: tuple[In | Out | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A float as an argument: the bits of a float64 (`f64_of_bits` in the kernel; float32(...) of it where needed)."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Address of the status word, for a kernel that checks indices: store `code` there with `atomic_max` (0 is fine).
+
+    Only in calls with `check=True`, which write nothing else but may read any value.
+    """
+
+    message: str
+    """What is wrong, for the user: 'label out of range [0, 10)'."""
+
+
+Arg = In | Out | Temp | Scratch | Words | Data | Listing | Number | int | Status
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel on [0, n) of its outer axis. args: the kernel's parameters after lo and hi.
+
+    check: the call only tests its inputs and reports through the status word; all checks run before state is written.
+    For a Status argument the kernel gets two words: the address and the code to store (two parameters).
+    """
+
+    kernel: Kernel
+    n: int
+    args: tuple[Arg, ...]
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        given = sum(2 if isinstance(a, Status) else 1 for a in self.args)
+        if given != self.kernel.nargs - 2:
+            raise TypeError(f"kernel {self.kernel.name} takes {self.kernel.nargs - 2} arguments, not {given}")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node to lower, with the types of its operands and what is known of them."""
+
+    node: Node
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def type(self, i: int) -> TensorType:
+        """Type of the i-th input, which must be present."""
+        return self.types[self.node.inputs[i]]
+
+    def has(self, i: int) -> bool:
+        """Whether the i-th input is present."""
+        return bool(self.node.input(i))
+
+    def out(self, i: int = 0) -> TensorType:
+        """Type of the i-th output, which must be present."""
+        return self.types[self.node.outputs[i]]
+
+    def attr(self, name: str, otherwise: Attr = None) -> Attr:
+        """An attribute, or the schema's default, or `otherwise`."""
+        if name in self.node.attrs:
+            return self.node.attrs[name]
+        d = default(self.node.op, name)
+        return otherwise if d is None else d
+
+    def constant(self, i: int) -> AnyArray | None:
+        """Value of the i-th input if it is a compile-time constant (axes, shapes, ...), else None."""
+        t = self.constants.get(self.node.input(i))
+        return None if t is None else t.array
+
+    def ints(self, i: int) -> tuple[int, ...] | None:
+        """A constant input as integers; None if it is absent or no constant."""
+        a = self.constant(i)
+        return None if a is None else tuple(int(v) for v in np.asarray(a).reshape(-1))
+
+    def read(self, i: int, offset: int = 0) -> In:
+        return In(self.node.inputs[i], offset)
+
+    def write(self, i: int = 0, offset: int = 0) -> Out:
+        return Out(self.node.outputs[i], offset)
+
+
+Lowering = Callable[[Site], list[Call]]
+
+LOWERINGS: dict[str, Lowering] = {}
+"""Op -> its lowering. Elementwise ops and views are not here: see `elementwise` and `views`."""
+
+
+def lowers(*ops: str) -> Callable[[Lowering], Lowering]:
+    """Register a lowering."""
+
+    def register(f: Lowering) -> Lowering:
+        LOWERINGS.update((op, f) for op in ops)
+        return f
+
+    return register

@@ -1,0 +1,293 @@
+"""Fusing elementwise nodes: which ones share a loop, and the source of that loop's kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from compiler.codegen.calls import Arg, Call, In, Out
+from compiler.codegen.elementwise import ELEMENTWISE, Formula, is_elementwise, wrap
+from compiler.codegen.native import ITEMSIZE, Kernel, convert, inline, int_div, int_mod, int_rem, pointer
+from compiler.codegen.native.math import (
+    erf,
+    exp,
+    expm1,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    sigmoid,
+    softplus,
+    tanh,
+)
+from compiler.ir.graph import Graph, Node
+from compiler.ir.types import Tensor, TensorType
+
+MAX_NODES, MAX_POINTERS = 48, 16
+"""Limits of one kernel: long ones compile slowly and spill registers."""
+
+
+@dataclass
+class Group:
+    """Elementwise nodes of one iteration shape that become one loop, in program order."""
+
+    nodes: list[Node]
+    shape: tuple[int, ...]
+    inputs: list[str] = field(default_factory=list)
+    """Values read from outside, each once; scalar constants excepted, which become part of the code."""
+    outputs: list[str] = field(default_factory=list)
+    """Values that someone outside reads."""
+
+
+def group_elementwise(graph: Graph, keep: set[str]) -> list[Group]:
+    """Partition the elementwise nodes of a graph into loops. keep: values that must exist in memory.
+
+    A node may join the loop of its readers if nothing in between has to run as a kernel of its own. `late[v]` is how
+    many kernel boundaries lie between v and the end of the graph, at least: nodes of equal number, shape and
+    connection form one loop. Every path that leaves a loop crosses a boundary, so that no loop waits for itself; and
+    each node runs as late as it can, next to what needs it (the mask of a Relu with its gradient, not with the Relu).
+    """
+    late: dict[str, int] = {}
+    level: dict[int, int] = {}
+    shapes: dict[int, tuple[int, ...]] = {}
+    for i in reversed(range(len(graph.nodes))):
+        node = graph.nodes[i]
+        elementwise = _fusable(graph, node)
+        mine = max((late.get(v, 0) for v in node.results), default=0)
+        level[i] = mine
+        if elementwise:
+            shapes[i] = graph.type(node.outputs[0]).shape
+        for v in node.reads:
+            producer = graph.producer(v)
+            same = elementwise and producer is not None and graph.type(v).shape == shapes[i] and _fusable(graph, producer)
+            late[v] = max(late.get(v, 0), mine if same else mine + 1)
+    return _connect(graph, level, shapes, keep)
+
+
+def _fusable(graph: Graph, node: Node) -> bool:
+    return is_elementwise(node, [graph.type(v).dtype if v else "" for v in node.inputs])
+
+
+def _connect(
+    graph: Graph, level: dict[int, int], shapes: dict[int, tuple[int, ...]], keep: set[str]
+) -> list[Group]:
+    """Nodes of one level and shape that an edge joins share a group, up to the limits of a kernel.
+
+    A group that had to refuse a reader takes no further nodes: a later one could close a circle through that reader.
+    """
+    members: dict[int, list[int]] = {i: [i] for i in shapes}
+    by_output = {graph.nodes[i].outputs[0]: i for i in shapes}
+    closed: set[int] = set()
+    for i in sorted(shapes):
+        for v in dict.fromkeys(graph.nodes[i].reads):
+            j = by_output.get(v)
+            if j is None or members[j] is members[i] or shapes[j] != shapes[i] or level[j] != level[i]:
+                continue
+            merged = sorted(members[j] + members[i])
+            full = len(merged) > MAX_NODES or _pointers(graph, [graph.nodes[k] for k in merged]) > MAX_POINTERS
+            if full or id(members[j]) in closed or id(members[i]) in closed:
+                closed.add(id(members[j]))
+                continue
+            members.update((k, merged) for k in merged)
+    distinct = {id(m): m for m in members.values()}
+    return [_finish(graph, [graph.nodes[i] for i in m], keep) for m in sorted(distinct.values())]
+
+
+def _pointers(graph: Graph, nodes: Sequence[Node]) -> int:
+    g = _finish(graph, nodes, set())
+    return len(g.inputs) + len(g.outputs)
+
+
+def _finish(graph: Graph, nodes: Sequence[Node], keep: set[str]) -> Group:
+    group = Group(list(nodes), graph.type(nodes[0].outputs[0]).shape)
+    inside, computed = {id(n) for n in nodes}, {n.outputs[0] for n in nodes}
+    for node in nodes:
+        for v in node.reads:
+            if v not in computed and v not in group.inputs and inline_constant(graph.consts, v) is None:
+                group.inputs.append(v)
+        out = node.outputs[0]
+        if out in keep or any(id(r) not in inside for r in graph.readers(out)):
+            group.outputs.append(out)
+    return group
+
+
+def inline_constant(consts: Mapping[str, Tensor], value: str) -> Any:
+    """The numpy scalar of a constant of one element, which becomes a literal of the kernel; else None."""
+    tensor = consts.get(value)
+    return tensor.array.reshape(-1)[0] if tensor is not None and tensor.type.size == 1 else None
+
+
+# --- the loop --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Collapsed iteration space of a group: extents, and per operand which axes it runs along (a bit each)."""
+
+    extents: tuple[int, ...]
+    axes: tuple[tuple[bool, ...], ...]
+
+
+def collapse(shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]) -> Loop:
+    """Merge neighbouring axes along which every operand either runs or stays. Axes of extent 1 vanish."""
+    padded = [(1,) * (len(shape) - len(s)) + s for s in operands]
+    extents: list[int] = []
+    patterns: list[tuple[bool, ...]] = []
+    for axis, n in enumerate(shape):
+        if n == 1:
+            continue
+        pattern = tuple(p[axis] != 1 for p in padded)
+        if patterns and patterns[-1] == pattern:
+            extents[-1] *= n
+        else:
+            extents.append(n)
+            patterns.append(pattern)
+    if not extents:
+        extents, patterns = [1], [(True,) * len(padded)]
+    return Loop(tuple(extents), tuple(zip(*patterns, strict=True)) if padded else ())
+
+
+def fused_call(
+    group: Group, types: Mapping[str, TensorType], consts: Mapping[str, Tensor], inplace: Mapping[str, str]
+) -> Call:
+    """The call that computes a group. inplace: output -> the input whose memory it takes over."""
+    taken = {v: out for out, v in inplace.items()}
+    pointers: list[Arg] = [Out(taken[v]) if v in taken else In(v) for v in group.inputs]
+    separate = [v for v in group.outputs if v not in inplace]
+    operands = [*group.inputs, *separate]
+    loop = collapse(group.shape, [types[v].shape for v in operands])
+    text, constants = _source(group, types, consts, loop, operands, inplace)
+    kernel = kernel_from(_name(group.nodes), text, constants)
+    flat = len(loop.extents) == 1
+    rows = loop.extents[0] if flat else prod(loop.extents[:-1])
+    inner = () if flat else loop.extents[1:]
+    return Call(kernel, rows, (*inner, *pointers, *map(Out, separate)))
+
+
+def kernel_from(name: str, text: str, constants: Mapping[str, Any]) -> Kernel:
+    """The kernel of a generated text, the same one for the same text and constants."""
+    return _kernel(name, text, tuple((k, v.dtype.str, v.tobytes()) for k, v in constants.items()))
+
+
+@lru_cache(maxsize=4096)
+def _kernel(name: str, text: str, constants: tuple[tuple[str, str, bytes], ...]) -> Kernel:
+    """One kernel per source: nodes, steps and models that compute the same share it."""
+    values = {k: np.frombuffer(data, dtype)[0] for k, dtype, data in constants}
+    return Kernel.from_source(name, text, {**_NAMESPACE, **values})
+
+
+@inline
+def float_mod(x: Any, y: Any) -> Any:
+    """Remainder with the sign of the divisor, as numpy.mod."""
+    r = np.fmod(x, y)
+    return r + y if (r != 0) & ((r < 0) != (y < 0)) else r
+
+
+_NAMESPACE: dict[str, Any] = {
+    **{f"p_{dtype}": pointer(dtype) for dtype in ITEMSIZE},
+    **{f"to_{dtype}": convert(dtype) for dtype in ITEMSIZE},
+    **{name: getattr(np, name) for name in ("sqrt", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil", "rint", "fmod")},
+    **{short: getattr(np, f"arc{short[1:]}") for short in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
+    **{"exp": exp, "expm1": expm1, "log": log, "log1p": log1p, "tanh": tanh, "sigmoid": sigmoid, "softplus": softplus},
+    **{"erf": erf, "maximum": maximum, "minimum": minimum, "int_div": int_div, "int_rem": int_rem, "int_mod": int_mod},
+    "pow": np.power,
+    "float_mod": float_mod,
+}
+"""What formulas may call. sqrt and floor are instructions, the trigonometric functions and pow are libm's."""
+
+
+def _name(nodes: Sequence[Node]) -> str:
+    """A readable name of at most 40 characters, the same for the same ops."""
+    ops = [n.op_type.lower() for n in nodes]
+    shown = "loop_" + "_".join(ops)
+    return shown if len(shown) <= 40 else "loop_" + f"{'_'.join(ops[:3])[:30]}_and_{len(ops) - 3}"
+
+
+def _source(
+    group: Group,
+    types: Mapping[str, TensorType],
+    consts: Mapping[str, Tensor],
+    loop: Loop,
+    operands: Sequence[str],
+    inplace: Mapping[str, str],
+) -> tuple[str, dict[str, Any]]:
+    """Python text of the kernel, and the constants that it names."""
+    depth = len(loop.extents)
+    names = [f"x{i}" for i in range(len(group.inputs))] + [f"y{i}" for i in range(len(operands) - len(group.inputs))]
+    of = dict(zip(operands, names, strict=True))
+    parameters = ["lo", "hi", *(f"n{k}" for k in range(1, depth)), *names]
+    head = [f"def {_name(group.nodes)}({', '.join(parameters)}):"]
+    outer, row, inner = [], [], []
+    for k, v in enumerate(operands):
+        runs, x, dtype = loop.axes[k], names[k], types[v].dtype
+        size = ITEMSIZE[dtype]
+        if not any(runs):
+            outer.append(f"{x}v = p_{dtype}({x}, {k})[0]")
+        elif depth == 1:
+            outer.append(f"{x}p = p_{dtype}({x} + {size} * lo, {k})")
+        else:
+            row.append(f"{x}p = p_{dtype}({x} + {size} * ({_offset(runs)}), {k})")
+            if not runs[-1]:
+                row.append(f"{x}v = {x}p[0]")
+        if k < len(group.inputs) and runs[-1]:
+            inner.append(f"{x}v = {x}p[j]")
+    body, constants = formulas(group, types, consts, of)
+    inner += body
+    for v in group.outputs:
+        x = of[inplace.get(v, v)]
+        runs = loop.axes[operands.index(inplace.get(v, v))]
+        inner.append(f"{x}p[j] = {_local(group, v)}" if any(runs) else f"p_{types[v].dtype}({x}, 0)[0] = {_local(group, v)}")
+    if depth == 1:
+        lines = [*outer, "for j in range(hi - lo):", *(f"    {line}" for line in inner)]
+    else:
+        decode = ["q = lo + r"]
+        for k in range(depth - 2, 0, -1):
+            decode += [f"i{k} = q % n{k}", f"q = q // n{k}"]
+        rows = [*decode, "i0 = q", *row, f"for j in range(n{depth - 1}):", *(f"    {line}" for line in inner)]
+        lines = [*outer, "for r in range(hi - lo):", *(f"    {line}" for line in rows)]
+    return "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n", constants
+
+
+def _offset(runs: tuple[bool, ...]) -> str:
+    """Elements from an operand's start to the current row: its own row-major strides, over the axes it runs along."""
+    if all(runs):
+        return f"(lo + r) * n{len(runs) - 1}"
+    terms = []
+    for axis in range(len(runs) - 1):
+        if runs[axis]:
+            later = [f"n{k}" for k in range(axis + 1, len(runs)) if runs[k]]
+            terms.append(" * ".join([f"i{axis}", *later]))
+    return " + ".join(terms) or "0"
+
+
+def _local(group: Group, value: str) -> str:
+    return f"t{next(i for i, n in enumerate(group.nodes) if n.outputs[0] == value)}"
+
+
+def formulas(
+    group: Group, types: Mapping[str, TensorType], consts: Mapping[str, Tensor], of: Mapping[str, str]
+) -> tuple[list[str], dict[str, Any]]:
+    """One assignment per node; operands are earlier assignments, loaded values or constants."""
+    constants: dict[str, Any] = {}
+    local = {n.outputs[0]: f"t{i}" for i, n in enumerate(group.nodes)}
+    lines = []
+    for i, node in enumerate(group.nodes):
+        dtypes = [types[v].dtype if v else "" for v in node.inputs]
+        formula = Formula(node, [], dtypes, types[node.outputs[0]].dtype, constants)
+        for v in node.inputs:
+            literal = inline_constant(consts, v) if v else None
+            if not v:
+                formula.args.append("")
+            elif v in local:
+                formula.args.append(local[v])
+            elif literal is not None:
+                formula.args.append(formula.const(literal, types[v].dtype))
+            else:
+                formula.args.append(f"{of[v]}v")
+        lines.append(f"t{i} = {wrap(ELEMENTWISE[node.op].rule(formula), formula.result)}")
+    return lines, constants

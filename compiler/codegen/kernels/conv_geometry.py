@@ -1,0 +1,238 @@
+"""Where a convolution reads and writes: attributes -> a plan of offsets, which the kernels follow without knowing why.
+
+Space has three axes here (of size 1 in front for 1-D and 2-D). A *phase* is a set of output positions that use the
+same taps of the kernel. Along an axis, its positions q give outputs o = q*out_step + out_start and read inputs
+i = q*in_step + shift(tap):
+
+- convolution: one phase with every tap, o = q, i = q*stride + tap*dilation - pad;
+- transposed convolution: o + pad = i*stride + tap*dilation, so for r in [0, stride) one phase of the outputs
+  o = q*stride + r - pad, with the taps whose tap*dilation is r modulo stride, i = q - tap*dilation // stride.
+
+So a transposed convolution is a few ordinary ones without a multiplication by an inserted zero, and the data gradient
+of a convolution costs what the convolution costs.
+
+A kernel first copies the inputs that an image (or a chunk of its rows) needs to a *padded image*: zeros around, and
+a row with in_step > 1 split into in_step parts, so that neighbouring positions always read neighbouring elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product as cartesian
+from math import prod
+from typing import NamedTuple
+
+from compiler.codegen.calls import Site
+
+CACHE = 192 * 1024
+"""Bytes of a padded image that should stay in a core's second-level cache."""
+
+
+class Axis(NamedTuple):
+    """One axis of space: extents of input, output and kernel, and how they meet. pad: at the beginning."""
+
+    size: int
+    out: int
+    taps: int
+    stride: int
+    dilation: int
+    pad: int
+
+
+class Line(NamedTuple):
+    """One phase along one axis: positions [first, end), and (tap, shift) of each tap they use."""
+
+    first: int
+    end: int
+    out_step: int
+    out_start: int
+    taps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The three axes of a convolution, forward or transposed."""
+
+    axes: tuple[Axis, Axis, Axis]
+    transposed: bool = False
+
+    def lines(self, axis: Axis) -> list[Line]:
+        """The phases along an axis that have outputs."""
+        if not self.transposed:
+            taps = tuple((t, t * axis.dilation - axis.pad) for t in range(axis.taps))
+            return [Line(0, axis.out, 1, 0, taps)] if axis.out else []
+        lines = []
+        for r in range(axis.stride):
+            first, end = -(-(axis.pad - r) // axis.stride), -(-(axis.out + axis.pad - r) // axis.stride)
+            reach = [(t, -(t * axis.dilation // axis.stride)) for t in range(axis.taps)]
+            taps = tuple(p for p in reach if p[0] * axis.dilation % axis.stride == r)
+            if first < end:
+                lines.append(Line(first, end, axis.stride, r - axis.pad, taps))
+        return lines
+
+    @property
+    def input_size(self) -> int:
+        return prod(a.size for a in self.axes)
+
+    @property
+    def output_size(self) -> int:
+        return prod(a.out for a in self.axes)
+
+    @property
+    def taps(self) -> int:
+        """Taps of the kernel: elements of the weights for one input and one output channel."""
+        return prod(a.taps for a in self.axes)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether output position p depends on input position p alone."""
+        return all(a.taps == 1 and a.stride == 1 and a.pad == 0 and a.size == a.out for a in self.axes)
+
+
+@dataclass(frozen=True)
+class Image:
+    """The padded image of a chunk: positions [base + chunk*step, + step) of axis `cut`, all positions of the others.
+
+    origin: input coordinate of its first element for chunk 0; extent: elements along each axis; steps: in_step of
+    each axis; parts, part: a row is `parts` parts of `part` elements; channel: elements from one channel to the next.
+    """
+
+    cut: int
+    base: tuple[int, ...]
+    step: int
+    chunks: int
+    origin: tuple[int, ...]
+    extent: tuple[int, ...]
+    steps: tuple[int, ...]
+    part: int
+    channel: int
+
+    @property
+    def parts(self) -> int:
+        return self.steps[2]
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return self.parts * self.part
+
+    def tap(self, shifts: Sequence[int]) -> int:
+        """Offset of what a tap reads, from what the tap with shift `lowest` and part 0 reads at the same position."""
+        d, h, w = (s - (o - b * st) for s, o, b, st in zip(shifts, self.origin, self.base, self.steps, strict=True))
+        return (d * self.extent[1] + h) * self.row + w % self.parts * self.part + w // self.parts
+
+    def words(self, geometry: Geometry) -> tuple[int, ...]:
+        """What the kernel `pad` needs (conv_image.py): input extents, channel strides, origin, cut, extent, row."""
+        sizes = tuple(a.size for a in geometry.axes)
+        moves = tuple(self.step * self.steps[i] if i == self.cut else 0 for i in range(3))
+        return (*sizes, geometry.input_size, self.channel, *self.origin, *moves, *self.extent, self.parts, self.part)
+
+
+def image(geometry: Geometry, channels: int, itemsize: int, least: int = 1, most: int = 1 << 40) -> Image:
+    """The padded images for a number of channels.
+
+    They are chunks of rows that fit the cache, if it takes at least `least` chunks, and have at most `most` positions
+    (but always a row at least).
+    """
+    lines = [geometry.lines(a) for a in geometry.axes]
+    steps = tuple(1 if geometry.transposed else a.stride for a in geometry.axes)
+    first = [min((ln.first for ln in axis), default=0) for axis in lines]
+    end = [max((ln.end for ln in axis), default=0) for axis in lines]
+    shifts = [[s for ln in axis for _, s in ln.taps] or [0] for axis in lines]
+    counts = [e - f for f, e in zip(first, end, strict=True)]
+    cut = next((i for i in range(3) if counts[i] > 1), 2)
+    spread = [max(s) - min(s) for s in shifts]
+    full = [(c - 1) * st + sp + 1 for c, st, sp in zip(counts, steps, spread, strict=True)]
+    slab = channels * itemsize * max(1, prod(full) // max(1, full[cut]))  # bytes of one index of the cut axis
+    fit = max(1, (CACHE // max(1, slab) - spread[cut]) // steps[cut])
+    fit = max(1, min(fit, most // max(1, prod(counts) // max(1, counts[cut]))))
+    if fit < counts[cut] and fit < 4 * (spread[cut] + 1) // steps[cut]:  # mostly halo: rather leave the cache
+        fit = min(max(fit, 4 * (spread[cut] + 1) // steps[cut]), max(1, most // max(1, prod(counts) // counts[cut])))
+    chunks = max(-(-counts[cut] // fit), min(least, counts[cut]), 1)
+    step = max(1, -(-counts[cut] // chunks))
+    full[cut] = (step - 1) * steps[cut] + spread[cut] + 1
+    part = -(-full[2] // steps[2])
+    line = 64 // itemsize
+    lines_of_channel = -(-full[0] * full[1] * steps[2] * part // line)
+    return Image(
+        cut,
+        tuple(first),
+        step,
+        max(1, -(-counts[cut] // step)),
+        tuple(f * st + min(s) for f, st, s in zip(first, steps, shifts, strict=True)),
+        (full[0], full[1], full[2]),
+        steps,
+        part,
+        (lines_of_channel | 1) * line,  # odd: equal places of all channels must not meet in one set of the cache
+    )
+
+
+def phases(geometry: Geometry, img: Image) -> list[tuple[int, ...]]:
+    """Words of each phase: positions, outputs, then its taps as (offset in the padded image, offset in the weights).
+
+    (first d, h, w, end d, h, w, output offset of position 0, output steps d, h, w, number of taps, taps ...).
+    """
+    strides = [prod(a.out for a in geometry.axes[i + 1 :]) for i in range(3)]
+    kernel = [prod(a.taps for a in geometry.axes[i + 1 :]) for i in range(3)]
+    found = []
+    for lines in cartesian(*map(geometry.lines, geometry.axes)):
+        taps = [
+            (img.tap([s for _, s in taps]), sum(t * k for (t, _), k in zip(taps, kernel, strict=True)))
+            for taps in cartesian(*(ln.taps for ln in lines))
+        ]
+        found.append(
+            (
+                *(ln.first for ln in lines),
+                *(ln.end for ln in lines),
+                sum(ln.out_start * st for ln, st in zip(lines, strides, strict=True)),
+                *(ln.out_step * st for ln, st in zip(lines, strides, strict=True)),
+                len(taps),
+                *(v for tap in taps for v in tap),
+            )
+        )
+    return found
+
+
+def _ints(site: Site, name: str, otherwise: Sequence[int]) -> tuple[int, ...]:
+    value = site.node.attr(name)
+    return tuple(value) if value else tuple(otherwise)
+
+
+def _axes(columns: Sequence[Sequence[int]]) -> tuple[Axis, Axis, Axis]:
+    """Axis tuples from their fields by field, with axes of size 1 in front."""
+    axes = [Axis(*values) for values in zip(*columns, strict=True)]
+    three = [Axis(1, 1, 1, 1, 1, 0)] * (3 - len(axes)) + axes
+    return three[0], three[1], three[2]
+
+
+def forward(site: Site, x: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> Geometry:
+    """Geometry of a Conv (or ConvWeightGrad) with these extents of space: pads by auto_pad, which `out` settles."""
+    n = len(x)
+    strides, dilations = _ints(site, "strides", (1,) * n), _ints(site, "dilations", (1,) * n)
+    pads, auto = _ints(site, "pads", (0,) * (2 * n))[:n], site.node.attr("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(out, strides, kernel, dilations, strict=True)]
+        total = [max(0, r - size) for r, size in zip(reach, x, strict=True)]
+        pads = tuple((t + (auto == "SAME_LOWER")) // 2 for t in total)
+    elif auto == "VALID":
+        pads = (0,) * n
+    return Geometry(_axes((x, out, kernel, strides, dilations, pads)))
+
+
+def transposed(site: Site, x: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> Geometry:
+    """Geometry of a ConvTranspose with these extents of space."""
+    n = len(x)
+    strides, dilations = _ints(site, "strides", (1,) * n), _ints(site, "dilations", (1,) * n)
+    pads, auto = _ints(site, "pads", (0,) * (2 * n))[:n], site.node.attr("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER") or site.node.attr("output_shape"):
+        extra = _ints(site, "output_padding", (0,) * n)
+        reach = [
+            s * (size - 1) + e + (k - 1) * d + 1
+            for size, s, e, k, d in zip(x, strides, extra, kernel, dilations, strict=True)
+        ]
+        total = [max(0, r - o) for r, o in zip(reach, out, strict=True)]
+        pads = tuple(t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total)
+    elif auto == "VALID":
+        pads = (0,) * n
+    return Geometry(_axes((x, out, kernel, strides, dilations, pads)), transposed=True)

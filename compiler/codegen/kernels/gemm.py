@@ -1,0 +1,165 @@
+"""Gemm and MatMul."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product as cartesian
+from math import prod
+
+import numpy as np
+
+from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Words, lowers
+from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
+from compiler.codegen.kernels.gemm_tile import blocks, make_pack, make_store, parts
+from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_tile
+from compiler.errors import Problem, UnsupportedError
+
+HEADER = 14  # words of a product before its table of offsets
+ONE = bits_of(1.0, "f64")
+
+
+@cache
+def make_gemm(dtype: str) -> Kernel:
+    """y = alpha * a @ b + beta * c for items [lo, hi): an item is a panel of nr columns of a group of rows of a matrix.
+
+    shape: words as `Product.words` makes them. a and b are read with any strides. alpha, beta: bits of float64. c: 0
+    for none. b is packed into scratch, a panel and a block of its rows at a time, unless shape says to read it in
+    place. Sums are cut into blocks; an element is a chain of multiply-adds for each, added in order.
+    """
+    mr, nr, size, _, _ = parts(dtype)
+    micro, pack, store = make_micro(dtype, a_row_table=True), make_pack(dtype), make_store(dtype)
+    tile, table = make_tile(mr * nr, dtype), make_tile(mr, "i64")
+
+    @kernel
+    def gemm(lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, scratch: int) -> None:
+        s = i64(shape, 0)
+        m, n, k, rsa, csa, rsb, csb, rsc, csc = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
+        block, height, groups, panels, packed = s[9], s[10], s[11], s[12], s[13]
+        t, at = tile(), table()
+        rows = i64(at, 1)
+        held = -1  # the panel that scratch holds whole
+        for item in range(lo, hi):
+            panel = item // groups
+            z, j0, first = panel // panels, panel % panels * nr, item % groups * height
+            a0, b0 = a + size * s[14 + 3 * z], b + size * (s[15 + 3 * z] + j0 * csb)
+            c0, y0 = c + size * (s[16 + 3 * z] + j0 * csc), y + size * (z * m * n + j0)
+            nj, last = min(nr, n - j0), min(first + height, m)
+            k0 = 0
+            while k0 < k or k0 == 0:
+                q = min(block, k - k0)
+                right, ldb = b0 + size * k0 * rsb, rsb
+                if packed != 0:
+                    if held != panel:
+                        pack(0, q, right, rsb, csb, nj, scratch)
+                        held = panel if q == k else -1
+                    right, ldb = scratch, nr
+                for i0 in range(first, last, mr):
+                    for i in range(mr):
+                        rows[i] = min(i0 + i, m - 1) * rsa
+                    micro(a0 + size * k0 * csa, at, csa, right, ldb, q, t, nr)
+                    out = y0 + size * i0 * n
+                    term = out if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0)
+                    store(0, min(mr, last - i0), t, nj, out, n, term, rsc, csc, alpha, beta)
+                k0 += block
+
+    return gemm
+
+
+@dataclass(frozen=True)
+class Product:
+    """One batched product y[z] = alpha * a[z] @ b[z] + beta * c[z], [m, k] @ [k, n]; y is contiguous.
+
+    a, b, c: (row stride, column stride) in elements, c's column stride 0 or 1. offsets: of a, b and c for each z.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int]
+    b: tuple[int, int]
+    c: tuple[int, int] = (0, 0)
+    offsets: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def call(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> Call:
+        """The call that computes it. c: 0 if there is none. UnsupportedError: not for this element type."""
+        if dtype in NUMBERS:
+            return self._integer_call(dtype, a, b, c, y)
+        if dtype not in TILE:
+            raise UnsupportedError(Problem(f"there are no matrix products of {dtype}", remedy="cast to f32"))
+        mr, nr, size, _, _ = parts(dtype)
+        block, panels = blocks(self.k), -(-self.n // nr)
+        # A group of rows packs its panel again: it has many tiles, unless there would be too little to share out.
+        tiles = -(-self.m // mr)
+        groups = min(-(-tiles // 4), max(-(-tiles // 64), -(-8 // max(1, panels * len(self.offsets)))))
+        height = -(-tiles // max(1, groups)) * mr
+        groups = -(-self.m // height) if height else 0
+        # Rows a page apart miss the cache on every use; a few uses of a small matrix do not pay for a copy.
+        packed = self.b[1] != 1 or (tiles > 2 and self.k * self.n * size > 16384)
+        words = (self.m, self.n, self.k, *self.a, *self.b, *self.c, block, height, groups, panels, int(packed))
+        assert len(words) == HEADER
+        args: tuple[Arg, ...] = (a, b, c, y, Number(self.alpha), Number(self.beta))
+        table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
+        return Call(
+            make_gemm(dtype),
+            len(self.offsets) * panels * groups,
+            (*args, table, Scratch(block * nr * size if packed else 0)),
+        )
+
+
+    def _integer_call(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> Call:
+        if self.alpha % 1 or (self.beta % 1 and c):
+            what = f"a Gemm of {dtype} with alpha {self.alpha}, beta {self.beta}"
+            raise UnsupportedError(Problem(what, remedy="only whole numbers are exact: cast to f64"))
+        words = (self.m, self.n, self.k, *self.a, *self.b, *self.c, *(v for o in self.offsets for v in o))
+        args = (a, b, c, y, int(self.alpha), int(self.beta), Words(words))
+        return Call(make_integer_gemm(dtype), len(self.offsets) * self.m, args)
+
+
+@lowers("Gemm")
+def gemm(site: Site) -> list[Call]:
+    """Gemm of matrices; C of any shape that broadcasts to [m, n]."""
+    t, out = site.type(0), site.out()
+    trans_a, trans_b = bool(site.attr("transA")), bool(site.attr("transB"))
+    m, n = out.shape
+    k = t.shape[0] if trans_a else t.shape[1]
+    c: In | int = 0
+    strides, beta = (0, 0), float(site.attr("beta"))
+    if site.has(2) and beta != 0:
+        rows, columns = (1, 1, *site.type(2).shape)[-2:]
+        c, strides = site.read(2), (columns if rows > 1 else 0, 1 if columns > 1 else 0)
+    a = (1, m) if trans_a else (k, 1)
+    b = (1, k) if trans_b else (n, 1)
+    p = Product(m, n, k, a, b, strides, alpha=float(site.attr("alpha")), beta=beta)
+    return [p.call(t.dtype, site.read(0), site.read(1), c, site.write())]
+
+
+@lowers("MatMul")
+def matmul(site: Site) -> list[Call]:
+    """numpy.matmul: operands of rank 1, and batches that broadcast."""
+    left, right = site.type(0).shape, site.type(1).shape
+    m, k, n = (left[-2] if len(left) > 1 else 1), left[-1], (right[-1] if len(right) > 1 else 1)
+    batch_a, batch_b = left[:-2], right[:-2]
+    if prod(batch_b) == 1:  # one matrix for all: its rows are those of the whole batch
+        p = Product(prod(batch_a) * m, n, k, (k, 1), (n, 1))
+    else:
+        batch = np.broadcast_shapes(batch_a, batch_b)
+        steps = [_steps(batch_a, batch, m * k), _steps(batch_b, batch, k * n)]
+        offsets = tuple(
+            (
+                sum(i * s for i, s in zip(z, steps[0], strict=True)),
+                sum(i * s for i, s in zip(z, steps[1], strict=True)),
+                0,
+            )
+            for z in cartesian(*map(range, batch))
+        )
+        p = Product(m, n, k, (k, 1), (n, 1), offsets=offsets)
+    return [p.call(site.type(0).dtype, site.read(0), site.read(1), 0, site.write())]
+
+
+def _steps(shape: tuple[int, ...], batch: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Elements from one index of each batch axis to the next, for a contiguous operand whose matrix has `size`."""
+    own = (1,) * (len(batch) - len(shape)) + shape
+    return tuple(0 if own[i] == 1 else prod(own[i + 1 :]) * size for i in range(len(batch)))

@@ -1,0 +1,208 @@
+"""What matrix products and convolutions are made of: the register tile, its store, and panels of packed columns.
+
+A product runs tile by tile: `micro` computes mr rows of nr columns into a tile on the stack (always whole tiles: rows
+beyond the edge repeat the last one), and `store` moves the part that exists to memory. So no kernel writes past an
+edge, and the bits of an element do not depend on the tile it falls in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compiler.codegen.calls import Call, In, Temp, Words
+from compiler.codegen.native import (
+    ITEMSIZE,
+    TILE,
+    Kernel,
+    Primitive,
+    f64_of_bits,
+    i64,
+    kernel,
+    make_micro,
+    make_tile,
+    make_transpose,
+    pointer,
+    transpose_block,
+)
+
+BLOCK = 384
+"""Terms of a sum that one tile adds up before it goes to memory: nr columns of so many rows stay in the L1 cache."""
+
+
+Micro = Primitive[[int, int, int, int, int, int, int, int], None]
+
+
+class Parts(NamedTuple):
+    """Building blocks of one element type, for kernels to pick from.
+
+    mr, nr: size of the tile; size: bytes of an element; number: NumPy's scalar type; ptr: the pointer constructor.
+    """
+
+    mr: int
+    nr: int
+    size: int
+    number: Any
+    ptr: Any
+
+
+def parts(dtype: str) -> Parts:
+    """The tile and element of "f32" or "f64"."""
+    tile = TILE[dtype]
+    return Parts(tile.mr, tile.nr, ITEMSIZE[dtype], np.float64 if dtype == "f64" else np.float32, pointer(dtype))
+
+
+def blocks(k: int) -> int:
+    """Length of the blocks that a sum of k terms is cut into: near equal, at most BLOCK. By shape, so bits are fixed."""
+    return -(-k // max(1, -(-k // BLOCK))) if k else 1
+
+
+@cache
+def make_line(dtype: str) -> Micro:
+    """A micro kernel for one row of nr columns; with k = 1 and a factor 1, it copies a row of vectors.
+
+    (A loop of nr turns in Python would be unrolled to scalar moves before LLVM thinks of vectors.)
+    """
+    return make_micro(dtype, TILE[dtype]._replace(mr=1))
+
+
+@cache
+def make_pack(dtype: str) -> Kernel:
+    """pack(lo, hi, src, rs, cs, n, dst): dst[q*nr + j] = src[q*rs + j*cs] for q in [lo, hi), j < n <= nr.
+
+    Lanes from n on are rubbish if cs is 1 (nr elements of each row are read), else zeros.
+    """
+    _, nr, size, number, ptr = parts(dtype)
+    side, zero = transpose_block(size), number(0)
+    turn, line, unit, one = make_transpose(size), make_line(dtype), make_tile(1, dtype), number(1)
+
+    @kernel
+    def pack(lo: int, hi: int, src: int, rs: int, cs: int, n: int, dst: int) -> None:
+        count = hi - lo
+        s, d = ptr(src + size * lo * rs, 0), ptr(dst + size * lo * nr, 1)
+        if cs == 1:
+            u = unit()
+            ptr(u, 2)[0] = one
+            for q in range(count):
+                line(u, 0, 0, src + size * (lo + q) * rs, 0, 1, dst + size * (lo + q) * nr, 0)
+            return
+        whole = count // side * side if rs == 1 else 0
+        for j in range(n // side * side, nr if whole else 0):
+            for q in range(whole):
+                d[q * nr + j] = s[q + j * cs] if j < n else zero
+        for j0 in range(0, n // side * side, side):
+            for q0 in range(0, whole, side):
+                turn(src + size * (lo + q0 + j0 * cs), cs, dst + size * ((lo + q0) * nr + j0), nr)
+        for q in range(whole, count):
+            for j in range(nr):
+                d[q * nr + j] = s[q * rs + j * cs] if j < n else zero
+
+    return pack
+
+
+@cache
+def make_pack_rows(dtype: str) -> Kernel:
+    """pack_rows(lo, hi, src, words, dst): the left operands of tiles, mr rows interleaved: dst[tile][k][mr].
+
+    words: see `pack_rows`, which makes the call. An item is one tile of rows in one group in one phase. Rows beyond
+    the last repeat it.
+    """
+    mr, _, size, _, ptr = parts(dtype)
+
+    @kernel
+    def pack_rows(lo: int, hi: int, src: int, words: int, dst: int) -> None:
+        s = i64(words, 0)
+        groups, tiles, m, group_step, row_step, in_step, cin = s[0], s[1], s[2], s[3], s[4], s[5], s[6]
+        for item in range(lo, hi):
+            tile, group, phase = item % tiles, item // tiles % groups, item // tiles // groups
+            at, to = 7, dst
+            for _ in range(phase):
+                to += size * groups * tiles * mr * cin * s[at]
+                at += 1 + s[at]
+            taps = s[at]
+            a = src + size * group * group_step
+            d = ptr(to + size * (group * tiles + tile) * cin * taps * mr, 1)
+            for i in range(mr):
+                row = a + size * min(tile * mr + i, m - 1) * row_step
+                for u in range(taps):
+                    r = ptr(row + size * s[at + 1 + u], 2)
+                    for c in range(cin):
+                        d[(c * taps + u) * mr + i] = r[c * in_step]
+
+    return pack_rows
+
+
+class Packed(NamedTuple):
+    """The result of `pack_rows`: the call, and its memory for the kernel that reads it."""
+
+    call: Call
+    memory: Temp
+
+
+def pack_rows(
+    dtype: str, src: In, groups: int, m: int, steps: tuple[int, int, int], cin: int, phases: Sequence[Sequence[int]]
+) -> Packed:
+    """Interleave mr rows at a time: row i of group g is src[g*steps[0] + i*steps[1] + c*steps[2] + offset].
+
+    Its elements run over c < cin, then over the offsets of a phase. Memory: for each phase [group][tile][k][mr].
+    """
+    mr, _, size, _, _ = parts(dtype)
+    tiles = -(-m // mr)
+    nbytes = size * groups * tiles * mr * cin * sum(map(len, phases))
+    words = Words((groups, tiles, m, *steps, cin, *(v for phase in phases for v in (len(phase), *phase))))
+    n = len(phases) * groups * tiles
+    return Packed(Call(make_pack_rows(dtype), n, (src, words, Temp("rows", nbytes))), Temp("rows", nbytes, writes=False))
+
+
+@cache
+def make_store(dtype: str) -> Kernel:
+    """store(lo, hi, t, nj, y, ldy, c, rsc, csc, alpha, beta): rows [lo, hi), nj columns, of a tile t to y.
+
+    y[i, j] = alpha * t[i, j] + beta * c[i*rsc + j*csc], csc being 0 or 1. c may be 0: no such term; or y: then
+    y[i, j] += alpha * t[i, j]. alpha and beta are bits of float64.
+    """
+    _, nr, size, number, ptr = parts(dtype)
+    line, one = make_line(dtype), number(1)
+    factors, ones, edge = make_tile(2, dtype), make_tile(nr, dtype), make_tile(nr, dtype)
+
+    @kernel
+    def store(
+        lo: int,
+        hi: int,
+        t: int,
+        nj: int,
+        y: int,
+        ldy: int,
+        c: int,
+        rsc: int,
+        csc: int,
+        alpha: int,
+        beta: int,
+    ) -> None:
+        f, u, e = factors(), ones(), edge()
+        factor, unit, short = ptr(f, 0), ptr(u, 1), ptr(e, 2)
+        scale = number(f64_of_bits(beta))
+        factor[0], factor[1] = number(f64_of_bits(alpha)), one if c == y else scale
+        if c != 0 and c != y and csc == 0:
+            for j in range(nr):
+                unit[j] = one
+        for i in range(lo, hi):
+            source, to, term = t + size * i * nr, y + size * i * ldy, 0
+            if c == y:
+                term = to
+            elif c != 0 and csc == 1:
+                term = c + size * i * rsc
+            elif c != 0:
+                factor[1] = scale * ptr(c, 3)[i * rsc]
+                term = u
+            target = to if nj == nr else e
+            line(f, 0, 1, source, (term - source) // size, 1 if term == 0 else 2, target, 0)
+            if nj != nr:
+                out = ptr(to, 4)
+                for j in range(nj):
+                    out[j] = short[j]
+
+    return store

@@ -1,0 +1,292 @@
+"""NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and the gradient of the first.
+
+Log-probabilities are [N, C, D]: samples, classes, and all further axes as one. Labels are checked before the step
+writes anything; the kernels here stay inside their memory whatever a label is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from compiler.codegen.calls import Arg, Call, Data, In, Out, Site, Status, Temp, Words, lowers
+from compiler.codegen.kernels.reduce import reduce_calls
+from compiler.codegen.kernels.softmax import softmax_calls
+from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, kernel, pointer
+from compiler.ir.types import Tensor
+
+
+class Labels(NamedTuple):
+    """What the kernels know of labels: their memory, dtype and number, the classes, and which label is ignored."""
+
+    source: In
+    dtype: str
+    count: int
+    classes: int
+    ignored: int | None
+
+    @property
+    def words(self) -> Words:
+        """Classes; whether a label is ignored, and which."""
+        return Words((self.classes, int(self.ignored is not None), self.ignored or 0))
+
+
+def labels_of(site: Site, i: int, classes: int) -> Labels:
+    """The i-th input as labels, with the node's ignore_index."""
+    t = site.type(i)
+    return Labels(site.read(i), t.dtype, t.size, classes, site.node.attr("ignore_index"))
+
+
+@cache
+def make_check(label: str) -> Kernel:
+    """Report a label that is neither in [0, classes) nor ignored."""
+    ptr, size = pointer(label), ITEMSIZE[label]
+
+    @kernel
+    def check_labels(lo: int, hi: int, labels: int, meta: int, status: int, code: int) -> None:
+        m, p = i64(meta, 1), ptr(labels + size * lo, 0)
+        classes, ignoring, ignored = m[0], m[1], m[2]
+        wrong = 0
+        for i in range(hi - lo):
+            c = np.int64(p[i])
+            if (c < 0 or c >= classes) and not (ignoring and c == ignored):
+                wrong = 1
+        if wrong:
+            atomic_max(status, code)
+
+    return check_labels
+
+
+@cache
+def make_weights(name: str, label: str) -> Kernel:
+    """dst[i]: the weight of label i; 0 if it is ignored, 1 if there are no weights (address 0)."""
+    ptr, index = pointer(name), pointer(label)
+    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
+    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+
+    @kernel
+    def label_weights(lo: int, hi: int, labels: int, weights: int, weighted: int, dst: int, meta: int) -> None:
+        m, p, w = i64(meta, 1), index(labels + label_size * lo, 0), ptr(weights, 2)
+        classes, ignoring, ignored = m[0], m[1], m[2]
+        d = ptr(dst + size * lo, 3)
+        for i in range(hi - lo):
+            c = np.int64(p[i])
+            if ignoring and c == ignored:
+                d[i] = zero
+            elif weighted:
+                d[i] = w[min(max(c, 0), classes - 1)]
+            else:
+                d[i] = one
+
+    return label_weights
+
+
+@cache
+def make_pick(name: str, label: str) -> Kernel:
+    """dst[n, d] = -weight * x[n, label, d]; 0 where the label is ignored. The range counts (n, d)."""
+    ptr, index = pointer(name), pointer(label)
+    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
+    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+
+    @kernel
+    def pick_loss(
+        lo: int, hi: int, src: int, labels: int, weights: int, weighted: int, dst: int, meta: int, inner: int
+    ) -> None:
+        m, x, w = i64(meta, 1), ptr(src, 0), ptr(weights, 3)
+        classes, ignoring, ignored = m[0], m[1], m[2]
+        p, y = index(labels + label_size * lo, 2), ptr(dst + size * lo, 4)
+        for i in range(hi - lo):
+            c = np.int64(p[i])
+            if ignoring and c == ignored:
+                y[i] = zero
+            else:
+                c = min(max(c, 0), classes - 1)
+                n, d = (lo + i) // inner, (lo + i) % inner
+                y[i] = -x[(n * classes + c) * inner + d] * (w[c] if weighted else one)
+
+    return pick_loss
+
+
+@cache
+def make_divide(name: str) -> Kernel:
+    """dst = a / b, one element."""
+    ptr = pointer(name)
+
+    @kernel
+    def divide(lo: int, hi: int, a: int, b: int, dst: int) -> None:
+        ptr(dst, 2)[0] = ptr(a, 0)[0] / ptr(b, 1)[0]
+
+    return divide
+
+
+def _weights(labels: Labels, weights: In | None, name: str, dst: Temp) -> Call:
+    read: tuple[Arg, ...] = (weights or labels.source, int(weights is not None))
+    return Call(make_weights(name, labels.dtype), labels.count, (labels.source, *read, dst, labels.words))
+
+
+def total_weight(labels: Labels, weights: In | None, name: str) -> tuple[list[Call], Temp]:
+    """Calls that sum the weights of all labels, and where the sum is then."""
+    size = ITEMSIZE[name]
+    each, total = Temp("weights", size * labels.count), Temp("total weight", size)
+    calls = [_weights(labels, weights, name, each)] if labels.count else []
+    calls += reduce_calls("Sum", (labels.count,), frozenset({0}), _read(each), name, total, name)
+    return calls, _read(total)
+
+
+def loss_calls(
+    name: str, shape: tuple[int, ...], log_prob: In | Temp, labels: Labels, weights: In | None, how: str, dst: Out
+) -> list[Call]:
+    """The loss of log-probabilities of this shape."""
+    inner, size = prod(shape[2:]), ITEMSIZE[name]
+    each: Out | Temp = dst if how == "none" else Temp("losses", size * labels.count)
+    read: tuple[Arg, ...] = (weights or log_prob, int(weights is not None))
+    calls = []
+    if labels.count:
+        message = f"label out of range [0, {labels.classes})"
+        check = (labels.source, labels.words, Status(message))
+        calls = [
+            Call(make_check(labels.dtype), labels.count, check, check=True),
+            Call(
+                make_pick(name, labels.dtype),
+                labels.count,
+                (log_prob, labels.source, *read, each, labels.words, inner),
+            ),
+        ]
+    if not isinstance(each, Temp):
+        return calls
+    everything, losses = frozenset({0}), _read(each)
+    if how == "sum":
+        return calls + reduce_calls("Sum", (labels.count,), everything, losses, name, dst, name)
+    if weights is None and labels.ignored is None:
+        return calls + reduce_calls("Mean", (labels.count,), everything, losses, name, dst, name)
+    loss = Temp("loss", size)
+    calls += reduce_calls("Sum", (labels.count,), everything, losses, name, loss, name)
+    more, total = total_weight(labels, weights, name)
+    return [*calls, *more, Call(make_divide(name), 1, (_read(loss), total, dst))]
+
+
+def _read(memory: Temp) -> Temp:
+    return Temp(memory.key, memory.nbytes, writes=False)
+
+
+def _number(name: str, value: int) -> Data:
+    return Data(Tensor(np.array(value, dtype(name).numpy)))
+
+
+@lowers("NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(site: Site) -> list[Call]:
+    """Inputs log-probabilities [N, C, d..], labels [N, d..], weights [C]?; attributes reduction, ignore_index."""
+    t = site.type(0)
+    weights = site.read(2) if site.has(2) else None
+    labels = labels_of(site, 1, t.shape[1])
+    return loss_calls(t.dtype, t.shape, site.read(0), labels, weights, site.attr("reduction"), site.write())
+
+
+@lowers("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy_loss(site: Site) -> list[Call]:
+    """The same on scores, through their log-softmax: the second output, or scratch if that is absent."""
+    t = site.type(0)
+    weights = site.read(2) if site.has(2) else None
+    labels = labels_of(site, 1, t.shape[1])
+    name = site.node.output(1)
+    log_prob: Out | Temp = Out(name) if name else Temp("log_prob", t.nbytes)
+    calls = softmax_calls(t, 1, True, site.read(0), log_prob)
+    source = In(name) if isinstance(log_prob, Out) else _read(log_prob)
+    if not site.node.output(0):
+        return calls
+    return calls + loss_calls(t.dtype, t.shape, source, labels, weights, site.attr("reduction"), site.write())
+
+
+@cache
+def make_gradient_rows(name: str, label: str) -> Kernel:
+    """Rows of classes: zeros, and the share of its sample at the label. Arguments as for `make_gradient_planes`."""
+    ptr, index = pointer(name), pointer(label)
+    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
+    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+
+    @kernel
+    def label_gradient_rows(
+        lo: int, hi: int, dy: int, step: int, labels: int, weights: int, weighted: int, total: int, dst: int, meta: int
+    ) -> None:
+        m, g, w, whole = i64(meta, 5), ptr(dy, 0), ptr(weights, 2), ptr(total, 3)[0]
+        classes, ignoring, ignored = m[0], m[1], m[2]
+        p = index(labels + label_size * lo, 1)
+        for r in range(hi - lo):
+            y = ptr(dst + size * (lo + r) * classes, 4)
+            for i in range(classes):
+                y[i] = zero
+            c = np.int64(p[r])
+            if 0 <= c < classes and not (ignoring and c == ignored):
+                y[c] = -g[(lo + r) * step] / whole * (w[c] if weighted else one)
+
+    return label_gradient_rows
+
+
+@cache
+def make_gradient_planes(name: str, label: str) -> Kernel:
+    """Planes (n, c) of `inner` elements: -dy / total * weight where the label is c, else 0.
+
+    step: 0 if dy is a scalar, 1 if it has the shape of the labels. meta: as `Labels.words`.
+    """
+    ptr, index = pointer(name), pointer(label)
+    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
+    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+
+    @kernel
+    def label_gradient_planes(
+        lo: int,
+        hi: int,
+        dy: int,
+        step: int,
+        labels: int,
+        weights: int,
+        weighted: int,
+        total: int,
+        dst: int,
+        meta: int,
+        inner: int,
+    ) -> None:
+        m, w, whole = i64(meta, 5), ptr(weights, 2), ptr(total, 3)[0]
+        classes, ignoring, ignored = m[0], m[1], m[2]
+        for u in range(hi - lo):
+            n, c = (lo + u) // classes, (lo + u) % classes
+            p, g = index(labels + label_size * n * inner, 1), ptr(dy + size * n * inner * step, 0)
+            y = ptr(dst + size * (lo + u) * inner, 4)
+            factor = w[c] if weighted else one
+            if ignoring and c == ignored:
+                for i in range(inner):
+                    y[i] = zero
+            elif step:
+                for i in range(inner):
+                    y[i] = -g[i] / whole * factor if p[i] == c else zero
+            else:
+                share = -g[0] / whole * factor
+                for i in range(inner):
+                    y[i] = share if p[i] == c else zero
+
+    return label_gradient_planes
+
+
+@lowers("onnxc.NegativeLogLikelihoodLossGrad")
+def negative_log_likelihood_loss_grad(site: Site) -> list[Call]:
+    """Inputs dy, labels, weights?; attributes reduction, ignore_index, classes. Labels out of range get nothing."""
+    out = site.out()
+    if not out.size:
+        return []
+    name, inner = out.dtype, prod(out.shape[2:])
+    labels = labels_of(site, 1, out.shape[1])
+    weights = site.read(2) if site.has(2) else None
+    how = site.attr("reduction", "mean")
+    calls: list[Call] = []
+    total: Arg = _number(name, labels.count if how == "mean" else 1)
+    if how == "mean" and (weights is not None or labels.ignored is not None):
+        calls, total = total_weight(labels, weights, name)
+    args: tuple[Arg, ...] = (site.read(0), int(how == "none"), labels.source)
+    args += (weights or site.read(0), int(weights is not None), total, site.write(), labels.words)
+    if inner == 1:
+        return [*calls, Call(make_gradient_rows(name, labels.dtype), out.shape[0], args)]
+    planes = Call(make_gradient_planes(name, labels.dtype), out.shape[0] * out.shape[1], (*args, inner))
+    return [*calls, planes]

@@ -1,0 +1,125 @@
+"""Softmax and LogSoftmax along any axis, shifted by the maximum so that nothing overflows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from compiler.codegen.calls import Call, In, Out, Site, Temp, lowers
+from compiler.codegen.kernels.common import around, fmax, normalized
+from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64, inline, kernel, make_tile, pointer
+from compiler.codegen.native.math import exp, log
+from compiler.ir.types import TensorType
+
+
+@inline
+def _shifted_exp(x: Any, m: Any) -> Any:
+    return exp(x - m)
+
+
+@inline
+def _log_share(x: Any, m: Any, log_sum: Any) -> Any:
+    return (x - m) - log_sum  # in this order: m + log_sum would lose the digits of log_sum where m is large
+
+
+@cache
+def make_rows(name: str, logarithm: bool) -> Kernel:
+    """Along dense rows of n > 0 elements; the range counts rows."""
+    ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
+    zero = getattr(np, dtype(name).numpy)(0)
+
+    @kernel(reassoc=True)
+    def softmax_rows(lo: int, hi: int, src: int, dst: int, n: int) -> None:
+        for r in range(hi - lo):
+            row = size * (lo + r) * n
+            x, y = ptr(src + row, 0), ptr(dst + row, 1)
+            m = x[0]
+            for i in range(n):
+                m = fmax(m, x[i])
+            total = 0.0
+            for first in range(0, n, STRETCH):
+                part, p, q = zero, ptr(src + row + size * first, 0), ptr(dst + row + size * first, 1)
+                if logarithm:
+                    for i in range(min(STRETCH, n - first)):
+                        part += _shifted_exp(p[i], m)
+                else:
+                    for i in range(min(STRETCH, n - first)):
+                        e = _shifted_exp(p[i], m)
+                        q[i] = e
+                        part += e
+                total += part
+            if logarithm:
+                log_sum = value(np.log(total))
+                for i in range(n):
+                    y[i] = _log_share(x[i], m, log_sum)
+            else:
+                whole = value(total)
+                for i in range(n):
+                    y[i] = y[i] / whole
+
+    return softmax_rows
+
+
+@cache
+def make_columns(name: str, logarithm: bool) -> Kernel:
+    """Along the middle axis of outer x n x inner; the range counts blocks of WIDTH of the inner axis."""
+    ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
+    tile, totals = make_tile(WIDTH, name), make_tile(WIDTH, "f64")
+
+    @kernel
+    def softmax_columns(lo: int, hi: int, src: int, dst: int, n: int, inner: int) -> None:
+        blocks = (inner + WIDTH - 1) // WIDTH
+        m, t = ptr(tile(), 2), f64(totals(), 3)
+        for u in range(hi - lo):
+            column = (lo + u) % blocks * WIDTH
+            width = min(WIDTH, inner - column)
+            at = size * ((lo + u) // blocks * n * inner + column)
+            x = ptr(src + at, 0)
+            for j in range(width):
+                m[j] = x[j]
+                t[j] = 0.0
+            for k in range(1, n):
+                x = ptr(src + at + size * k * inner, 0)
+                for j in range(width):
+                    m[j] = fmax(m[j], x[j])
+            for k in range(n):
+                x, y = ptr(src + at + size * k * inner, 0), ptr(dst + at + size * k * inner, 1)
+                for j in range(width):
+                    e = _shifted_exp(x[j], m[j])
+                    if not logarithm:
+                        y[j] = e
+                    t[j] += e
+            if logarithm:
+                for j in range(width):
+                    t[j] = log(t[j])
+            for k in range(n):
+                x, y = ptr(src + at + size * k * inner, 0), ptr(dst + at + size * k * inner, 1)
+                if logarithm:
+                    for j in range(width):
+                        y[j] = _log_share(x[j], m[j], value(t[j]))
+                else:
+                    for j in range(width):
+                        y[j] = y[j] / value(t[j])
+
+    return softmax_columns
+
+
+def softmax_calls(t: TensorType, axis: int, logarithm: bool, src: In, dst: Out | Temp) -> list[Call]:
+    """Softmax or its logarithm of a dense tensor along an axis."""
+    if not t.size:
+        return []
+    outer, n, inner = around(t.shape, axis)
+    if inner == 1:
+        return [Call(make_rows(t.dtype, logarithm), outer, (src, dst, n))]
+    return [Call(make_columns(t.dtype, logarithm), outer * -(-inner // WIDTH), (src, dst, n, inner))]
+
+
+@lowers("Softmax", "LogSoftmax")
+def softmax(site: Site) -> list[Call]:
+    """Attribute axis."""
+    t = site.type(0)
+    axis = normalized(site.attr("axis"), t.rank)
+    return softmax_calls(t, axis, site.node.op == "LogSoftmax", site.read(0), site.write())

@@ -1,0 +1,247 @@
+"""Where values live: lifetimes over the schedule, best-fit offsets in one arena, results over their operands."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from compiler.codegen.calls import Temp
+from compiler.codegen.schedule import Schedule, Unit
+from compiler.codegen.steps import renewed
+from compiler.ir.graph import Graph, Node
+from compiler.ir.types import TensorType
+from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, SLACK, STATE
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An address: a block and an offset in it."""
+
+    block: int
+    offset: int
+
+
+def padded(nbytes: int) -> int:
+    """Bytes that a buffer takes: its slack behind it, and up to the next aligned address."""
+    return (nbytes + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+class Arena:
+    """Offsets by best fit; freed pieces merge with their neighbours."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.top = start
+        self._free: list[tuple[int, int]] = []  # (offset, size), by offset
+
+    def take(self, size: int) -> int:
+        """The offset of `size` bytes: the smallest free piece that is large enough, else new memory at the top."""
+        best = min((f for f in self._free if f[1] >= size), key=lambda f: f[1], default=None)
+        if best is not None:
+            i = bisect.bisect_left(self._free, best)
+            if best[1] == size:
+                del self._free[i]
+            else:
+                self._free[i] = (best[0] + size, best[1] - size)
+            return best[0]
+        if self._free and sum(self._free[-1]) == self.top:  # grow the piece at the top
+            offset = self._free.pop()[0]
+        else:
+            offset = self.top
+        self.top = offset + size
+        return offset
+
+    def give(self, offset: int, size: int) -> None:
+        """Free a piece taken before."""
+        i = bisect.bisect_left(self._free, (offset, 0))
+        if i < len(self._free) and offset + size == self._free[i][0]:
+            size += self._free.pop(i)[1]
+        if i and sum(self._free[i - 1]) == offset:
+            before = self._free.pop(i - 1)
+            offset, size = before[0], before[1] + size
+            i -= 1
+        self._free.insert(i, (offset, size))
+
+
+@dataclass
+class Memory:
+    """Places of all values that own memory (views lie where their root lies), and sizes of the blocks."""
+
+    places: dict[str, Place] = field(default_factory=dict)
+    inplace: dict[int, dict[str, str]] = field(default_factory=dict)
+    """id of a unit -> output -> the input whose memory it takes over."""
+    committed: set[str] = field(default_factory=set)
+    """States whose new value is computed in their own memory."""
+    temps: dict[tuple[int, str], Place] = field(default_factory=dict)
+    arena_bytes: int = 0
+    state_bytes: int = 0
+    const_bytes: int = 0
+
+
+def positions(units: list[Unit]) -> Iterator[Unit]:
+    """All units in the order of execution; an If comes before the units of its branches, which come one by one."""
+    for u in units:
+        yield u
+        for branch in u.branches or ():
+            yield from positions(branch)
+
+
+def state_offsets(types: Mapping[str, TensorType]) -> tuple[dict[str, int], int]:
+    """Where states lie in their block, and its size: the same for all graphs that share them."""
+    offsets, top = {}, 0
+    for v, t in types.items():
+        offsets[v] = top
+        top += padded(t.nbytes)
+    return offsets, top
+
+
+def place(graph: Graph, s: Schedule, reserved: int, states: Mapping[str, TensorType]) -> Memory:
+    """Give every value memory. reserved: bytes at the arena's start that are taken; states: all that share the block."""
+    m = Memory()
+    offsets, m.state_bytes = state_offsets(states)
+    for v in graph.states:
+        m.places[v] = Place(STATE, offsets[v])
+    for v, c in s.consts.items():
+        m.places[v] = Place(CONST, m.const_bytes)
+        m.const_bytes += padded(c.type.nbytes)
+    arena = Arena(reserved)
+    for v in graph.inputs:
+        m.places[v] = Place(ARENA, arena.take(padded(s.types[v].nbytes)))
+    _Placement(graph, s, m, arena).run()
+    m.arena_bytes = arena.top
+    return m
+
+
+class _Placement:
+    def __init__(self, graph: Graph, s: Schedule, m: Memory, arena: Arena) -> None:
+        self.graph, self.s, self.m, self.arena = graph, s, m, arena
+        self.order = list(positions(s.units))
+        self.position = {id(u): i for i, u in enumerate(self.order)}
+        self.keep = {s.root(v) for v in graph.results}
+        self.last = self._last_reads()
+        self.targets = self._state_targets()
+
+    def _last_reads(self) -> dict[str, int]:
+        """Position after which the memory of a value is needed no more."""
+        last: dict[str, int] = {}
+
+        def walk(units: list[Unit]) -> int:
+            end = 0
+            for u in units:
+                at = end = self.position[id(u)]
+                for branch in u.branches or ():
+                    end = max(end, walk(branch))
+                for v in u.reads:  # what an If reads is captured by its branches: it stays to the end
+                    last[self.s.root(v)] = max(last.get(self.s.root(v), 0), end if u.branches else at)
+                for v in u.writes:
+                    last[v] = max(last.get(v, 0), end)
+            return end
+
+        walk(self.s.units)
+        last.update((v, len(self.order)) for v in self.keep)
+        return last
+
+    def _state_targets(self) -> dict[str, str]:
+        """value -> the state that it updates, where the value may be written over the state: after the last check."""
+        checks = [i for i, u in enumerate(self.s.units) if u.checks]
+        safe = {v for u in self.s.units[checks[-1] + 1 if checks else 0 :] for v in u.writes}
+        targets: dict[str, str] = {}
+        for state, v in self.graph.updates.items():
+            if v in safe and v not in targets:
+                targets[v] = state
+        return targets
+
+    def run(self) -> None:
+        leaving: dict[int, list[str]] = {}
+        for v, at in self.last.items():
+            leaving.setdefault(at, []).append(v)
+        owned: dict[str, tuple[int, int]] = {
+            v: (self.m.places[v].offset, padded(self.s.types[v].nbytes)) for v in self.graph.inputs
+        }
+        for at, u in enumerate(self.order):
+            self._temps(u)
+            for v in u.writes:
+                if v not in self.m.places:
+                    self._place_output(u, at, v, owned)
+            for key in [k for k in self.m.temps if k[0] == id(u)]:
+                self.arena.give(self.m.temps[key].offset, self._temp_sizes[key])
+            for v in leaving.get(at, ()):
+                if v in owned:
+                    self.arena.give(*owned.pop(v))
+
+    def _place_output(self, u: Unit, at: int, v: str, owned: dict[str, tuple[int, int]]) -> None:
+        if u.step is not None and id(u) not in self.m.inplace:
+            self._place_step(u, u.step, at)
+            if v in self.m.places:
+                return
+        state = self.targets.get(v) if u.step is None else None
+        if state is not None and self._over_state(u, at, v, state):
+            self.m.places[v] = self.m.places[state]
+            self.m.committed.add(state)
+            return
+        donor = self._donor(u, at, v, owned)
+        if donor is not None:
+            self.m.inplace.setdefault(id(u), {})[v] = donor
+            root = self.s.root(donor)
+            self.m.places[v] = self.m.places[root]
+            owned[v] = owned.pop(root)
+            return
+        size = padded(self.s.types[v].nbytes)
+        owned[v] = (self.arena.take(size), size)
+        self.m.places[v] = Place(ARENA, owned[v][0])
+
+    def _place_step(self, u: Unit, node: Node, at: int) -> None:
+        """All results of an optimizer step over their states, or none."""
+        pairs = renewed(node)
+        roots = {v: self.s.root(v) for _, v in pairs}
+        reads = [self.s.root(v) for v in node.reads]
+        alone = all(
+            self.targets.get(new) == roots[v]
+            and self.last[roots[v]] == at
+            and roots[v] not in self.keep
+            and reads.count(roots[v]) == 1
+            for new, v in pairs
+        )
+        self.m.inplace[id(u)] = {new: v for new, v in pairs} if alone else {}
+        if alone:
+            for new, v in pairs:
+                self.m.places[new] = self.m.places[roots[v]]
+                self.m.committed.add(roots[v])
+
+    def _over_state(self, u: Unit, at: int, v: str, state: str) -> bool:
+        """Whether `u` may write `v` into the memory of `state`: nobody reads the old value afterwards."""
+        if self.last.get(state, -1) > at or state in self.keep:
+            return False
+        if self.last.get(state, -1) < at:
+            return True
+        if u.group is None or not self._takes_over(u, v, state):  # this unit reads the old value while it writes
+            return False
+        self.m.inplace.setdefault(id(u), {})[v] = next(r for r in u.reads if self.s.root(r) == state)
+        return True
+
+    def _donor(self, u: Unit, at: int, v: str, owned: dict[str, tuple[int, int]]) -> str | None:
+        """An input of a fused loop whose memory its output can take over."""
+        if u.group is None:
+            return None
+        taken = self.m.inplace.get(id(u), {}).values()
+        for r in u.reads:
+            root = self.s.root(r)
+            if root in owned and r not in taken and self.last[root] == at and self._takes_over(u, v, root):
+                return r
+        return None
+
+    def _takes_over(self, u: Unit, v: str, root: str) -> bool:
+        """Whether a loop may write `v` where it reads `root`: each element from its own place, through one pointer."""
+        same = [r for r in u.reads if self.s.root(r) == root]
+        if len(same) != 1:
+            return False
+        a, b = self.s.types[same[0]], self.s.types[v]
+        return a.dtype == b.dtype and a.shape == b.shape
+
+    def _temps(self, u: Unit) -> None:
+        self._temp_sizes: dict[tuple[int, str], int] = {}
+        for call in u.calls:
+            for a in call.args:
+                if isinstance(a, Temp) and (key := (id(u), a.key)) not in self.m.temps:
+                    self._temp_sizes[key] = padded(a.nbytes)
+                    self.m.temps[key] = Place(ARENA, self.arena.take(padded(a.nbytes)))

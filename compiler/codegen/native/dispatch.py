@@ -1,0 +1,92 @@
+"""Calling kernels from a step: one record of int64 words per call, so that the step's code is the same for any shape."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from typing import Any
+
+from compiler.codegen.native import identity, modes
+from compiler.codegen.native.kernel import Kernel
+
+SCRATCH = "scratch"
+"""Name of a kernel's last parameter if it wants memory of its own for each thread."""
+
+
+class Entry(Kernel):
+    """`entry(record, thread, threads)`: run a kernel on this thread's share of the call that a record describes.
+
+    A record is int64 words: n, the extent of the kernel's outer axis, then its arguments after lo and hi. For a last
+    parameter called `scratch` the record has two words, base and stride: the kernel gets base + thread * stride.
+    Thread t works on [n*t/threads, n*(t+1)/threads); a thread whose share is empty does not call.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.name, self.reassoc, self.function = f"run_{kernel.name}", False, kernel.function
+        self.parameters, self.nargs = ("record", "thread", "threads"), 3
+        self.scratch = kernel.parameters[-1] == SCRATCH
+        self.words = kernel.nargs - 1 + self.scratch
+        self._symbols = {}
+        self._calls = (kernel,)
+
+    @property
+    def symbol(self) -> str:
+        mode = modes.checked()
+        if mode not in self._symbols:
+            digest = hashlib.sha256(f"{identity.layer()}|{self.kernel.symbol}|{self.words}".encode()).hexdigest()[:16]
+            self._symbols[mode] = f"onnxc_{self.name}_{digest}"
+        return self._symbols[mode]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Entry, (self.kernel,)  # computed anew where it arrives, so that a kernel that came out different shows
+
+    def ir(self) -> str:
+        count = self.kernel.nargs
+        lines = [
+            f"declare void @{self.kernel.symbol}({', '.join(['i64'] * count)})",
+            f"define void @{self.symbol}(i64 %record, i64 %thread, i64 %threads) {{",
+            "  %p = inttoptr i64 %record to ptr",
+        ]
+        for i in range(self.words):
+            lines += [
+                f"  %q{i} = getelementptr i64, ptr %p, i64 {i}",
+                f"  %w{i} = load i64, ptr %q{i}, align 8",
+            ]
+        lines += [
+            "  %t1 = add i64 %thread, 1",
+            "  %nlo = mul i64 %w0, %thread",
+            "  %nhi = mul i64 %w0, %t1",
+            "  %lo = sdiv i64 %nlo, %threads",
+            "  %hi = sdiv i64 %nhi, %threads",
+            "  %some = icmp slt i64 %lo, %hi",
+            "  br i1 %some, label %run, label %done",
+            "run:",
+        ]
+        args = ["%lo", "%hi", *(f"%w{i}" for i in range(1, count - 1))]
+        if self.scratch:
+            lines += [
+                f"  %mine = mul i64 %thread, %w{self.words - 1}",
+                f"  %own = add i64 %w{self.words - 2}, %mine",
+            ]
+            args[-1] = "%own"
+        lines += [
+            f"  call void @{self.kernel.symbol}({', '.join(f'i64 {a}' for a in args)})",
+            "  br label %done",
+            "done:",
+            "  ret void",
+            "}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def __call__(self, *args: int) -> None:
+        """As ordinary Python, for debugging."""
+        record, thread, threads = args
+        w = (ctypes.c_int64 * self.words).from_address(record)
+        lo, hi = w[0] * thread // threads, w[0] * (thread + 1) // threads
+        rest = list(w[1 : self.words])
+        if self.scratch:
+            stride = rest.pop()
+            rest[-1] += thread * stride
+        if lo < hi:
+            self.kernel(lo, hi, *rest)

@@ -1,0 +1,223 @@
+"""Register-level routines as LLVM vectors: the micro kernels of GEMM and convolution, and block transposes.
+
+They name no target: LLVM splits or legalizes the vectors. Only the tile's size is chosen for one.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from compiler.codegen.native import checked, modes
+from compiler.codegen.native.dtypes import dtype
+from compiler.codegen.native.memory import PlainPointer
+from compiler.codegen.native.primitive import I32, I64, Primitive, primitive, void
+from compiler.codegen.native.target import Target
+
+
+class Tile(NamedTuple):
+    """A register tile: mr rows of nv vectors of vl elements."""
+
+    mr: int
+    nv: int
+    vl: int
+
+    @property
+    def nr(self) -> int:
+        """Columns."""
+        return self.nv * self.vl
+
+
+# mr*nv accumulators, nv vectors of b and one broadcast must fit the vector registers (32 of AVX-512 and NEON, 16 else).
+_F32_TILES = {"avx512": Tile(13, 2, 16), "avx2": Tile(6, 2, 8), "neon": Tile(6, 4, 4), "generic": Tile(6, 2, 4)}
+
+
+def tile_for(name: str, target: Target | None = None) -> Tile:
+    """The register tile of an element type ("f32" or "f64") on a target (default: this machine)."""
+    tile = _F32_TILES[(target or Target.host()).vectors]
+    return {"f32": tile, "f64": tile._replace(vl=tile.vl // 2)}[name]
+
+
+TILE = {name: tile_for(name) for name in ("f32", "f64")}
+
+Micro = Primitive[[int, int, int, int, int, int, int, int], None]
+
+
+def make_micro(
+    name: str,
+    tile: Tile | None = None,
+    *,
+    a_row_table: bool = False,
+    a_col_table: bool = False,
+    b_table: bool = False,
+    accumulate: bool = False,
+) -> Micro:
+    """micro(a, rsa, csa, b, ldb, k, c, ldc): c[i*ldc + j] = sum over q < k of a[i*rsa + q*csa] * b[q*ldb + j].
+
+    i < mr, j < nr of the tile (default: TILE[name]); offsets count elements; all of c is stored, and mr rows of a and
+    nr columns of b are read, so edges need their own tile, memory to read, or a smaller mr.
+
+    a_row_table: rsa is the address of mr int64 offsets instead, row i begins at a[rsa[i]]; a_col_table: csa is one of k
+    offsets (a[... + csa[q]]); b_table: ldb is one of k offsets (b[ldb[q] + j]). accumulate: start from c instead of 0.
+
+    Each element is one chain of multiply-adds (fused where the target can) in the order of q: its bits do not depend on
+    the tile it falls in, nor on splitting k between calls that accumulate. k <= 0 stores zeros, or c as it was.
+    """
+    mr, nv, vl = tile or TILE[name]
+    element = dtype(name)
+    scalar, size = element.storage, element.size
+    vec, zero = ir.VectorType(scalar, vl), ir.Constant(ir.VectorType(scalar, vl), [0.0] * vl)
+    pointer, table = scalar.as_pointer(), I64.as_pointer()
+
+    def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
+        a_at, rsa, csa, b_at, ldb, k, c_at, ldc = args
+        a0, b0, c0 = (b.inttoptr(p, pointer) for p in (a_at, b_at, c_at))
+        fma = cgutils.get_or_insert_function(
+            b.module, ir.FunctionType(vec, [vec] * 3), f"llvm.fmuladd.v{vl}f{8 * size}"
+        )  # fused where the target can
+
+        def offset(base: Any, i: Any) -> Any:
+            return _load(b, b.gep(b.inttoptr(base, table), [i]), I64, 8)
+
+        rows = [b.gep(a0, [offset(rsa, I64(i)) if a_row_table else b.mul(rsa, I64(i))]) for i in range(mr)]
+        to = [[b.gep(c0, [b.add(b.mul(ldc, I64(i)), I64(j * vl))]) for j in range(nv)] for i in range(mr)]
+        start = [[_load(b, to[i][j], vec, size) if accumulate else zero for j in range(nv)] for i in range(mr)]
+        before, loop, done = b.block, b.append_basic_block("k"), b.append_basic_block("done")
+        b.cbranch(b.icmp_signed(">", k, I64(0)), loop, done)
+
+        b.position_at_end(loop)
+        q, col, row = b.phi(I64), b.phi(I64), b.phi(I64)
+        acc = [[b.phi(vec) for _ in range(nv)] for _ in range(mr)]
+        at = offset(csa, q) if a_col_table else col
+        line = b.gep(b0, [offset(ldb, q) if b_table else row])
+        right = [_load(b, b.gep(line, [I64(j * vl)]), vec, size) for j in range(nv)]
+        new = []
+        for i in range(mr):
+            left = _splat(b, _load(b, b.gep(rows[i], [at]), scalar, size), vec)
+            new.append([b.call(fma, [left, right[j], acc[i][j]]) for j in range(nv)])
+        here = b.block  # checked loads make blocks of their own
+        nexts = b.add(q, I64(1)), b.add(col, csa), b.add(row, ldb)
+        for phi, n in zip((q, col, row), nexts, strict=True):
+            phi.add_incoming(I64(0), before)
+            phi.add_incoming(n, here)
+        for i in range(mr):
+            for j in range(nv):
+                acc[i][j].add_incoming(start[i][j], before)
+                acc[i][j].add_incoming(new[i][j], here)
+        _keep_rolled(b.module, b.cbranch(b.icmp_signed("<", nexts[0], k), loop, done))
+
+        b.position_at_end(done)
+        out = [[b.phi(vec) for _ in range(nv)] for _ in range(mr)]
+        for i in range(mr):
+            for j in range(nv):
+                out[i][j].add_incoming(start[i][j], before)
+                out[i][j].add_incoming(new[i][j], here)
+        for i in range(mr):
+            for j in range(nv):
+                _store(b, out[i][j], to[i][j], size)
+        return void(cx)
+
+    def lowering(tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any) -> Any:
+        return types.void(*[types.int64] * 8), generate
+
+    def micro(a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int) -> None:
+        ap, bp, cp = (PlainPointer(p, name) for p in (a, b, c))
+        number = np.float64 if name == "f64" else np.float32
+        for i in range(mr):
+            for j in range(nv * vl):
+                total = float(cp[i * ldc + j]) if accumulate else 0.0
+                for q in range(k):
+                    x = (PlainPointer(rsa, "i64")[i] if a_row_table else i * rsa) + (
+                        PlainPointer(csa, "i64")[q] if a_col_table else q * csa
+                    )
+                    y = PlainPointer(ldb, "i64")[q] if b_table else q * ldb
+                    total = float(number(total + float(ap[x]) * float(bp[y + j])))
+                cp[i * ldc + j] = total
+
+    return primitive(lowering)(micro)
+
+
+def make_transpose(size: int, n: int | None = None) -> Primitive[[int, int, int, int], None]:
+    """block(src, lds, dst, ldd): dst[j*ldd + i] = src[i*lds + j] for an n x n block of elements of `size` bytes.
+
+    n is a power of two (default: `transpose_block(size)`, the elements of one vector); it runs in registers.
+    """
+    n = n or transpose_block(size)
+    scalar = ir.IntType(8 * size)
+    vec, pointer = ir.VectorType(scalar, n), scalar.as_pointer()
+
+    def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
+        src, lds, dst, ldd = args
+        source, target = b.inttoptr(src, pointer), b.inttoptr(dst, pointer)
+        r = [_load(b, b.gep(source, [b.mul(lds, I64(i))]), vec, size) for i in range(n)]
+        d = n // 2
+        while d:  # swap the off-diagonal d x d blocks
+            low = [q + n - d if q & d else q for q in range(n)]
+            high = [q + n if q & d else q + d for q in range(n)]
+            for i in range(n):
+                if not i & d:
+                    r[i], r[i + d] = _shuffle(b, r[i], r[i + d], low), _shuffle(b, r[i], r[i + d], high)
+            d //= 2
+        for i in range(n):
+            _store(b, r[i], b.gep(target, [b.mul(ldd, I64(i))]), size)
+        return void(cx)
+
+    def lowering(tc: Any, src: Any, lds: Any, dst: Any, ldd: Any) -> Any:
+        return types.void(*[types.int64] * 4), generate
+
+    def block(src: int, lds: int, dst: int, ldd: int) -> None:
+        name = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}[size]
+        s, d = PlainPointer(src, name), PlainPointer(dst, name)
+        for i in range(n):
+            for j in range(n):
+                d[j * ldd + i] = s[i * lds + j]
+
+    return primitive(lowering)(block)
+
+
+def transpose_block(size: int, target: Target | None = None) -> int:
+    """The side of `make_transpose`'s block for elements of `size` bytes on a target (default: this machine)."""
+    return max(4, tile_for("f32", target).vl * 4 // max(size, 4))
+
+
+def _keep_rolled(module: Any, branch: Any) -> None:
+    """Forbid LLVM to unroll the loop that a branch closes: the accumulators of two turns do not fit the registers."""
+    disable = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    name = ir.MetaDataString(module, f"loop {len(module.metadata)}")
+    loop = module.add_metadata([name, disable])
+    loop.operands = (loop, disable)  # a loop's name is a node that begins with itself
+    branch.set_metadata("llvm.loop", loop)
+
+
+def _load(b: Any, at: Any, kind: Any, align: int) -> Any:
+    at = b.bitcast(at, kind.as_pointer())
+    if modes.checked():
+        return checked.load(b, at, kind, _bytes(kind))
+    value = b.load(at)
+    value.align = align
+    return value
+
+
+def _store(b: Any, value: Any, at: Any, align: int) -> None:
+    at = b.bitcast(at, value.type.as_pointer())
+    if modes.checked():
+        checked.store(b, value, at, _bytes(value.type))
+    else:
+        b.store(value, at).align = align
+
+
+def _bytes(kind: Any) -> int:
+    if isinstance(kind, ir.VectorType):
+        return int(kind.count) * _bytes(kind.element)
+    return {"float": 4, "double": 8}.get(str(kind)) or int(kind.width) // 8
+
+
+def _shuffle(b: Any, x: Any, y: Any, lanes: list[int]) -> Any:
+    return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+
+
+def _splat(b: Any, value: Any, vec: Any) -> Any:
+    undefined = ir.Constant(vec, ir.Undefined)
+    return _shuffle(b, b.insert_element(undefined, value, I32(0)), undefined, [0] * vec.count)

@@ -1,0 +1,287 @@
+"""The plan of a graph: every call with its addresses, barriers where slices meet, one table of words for all."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.codegen.calls import Arg, Call, Data, In, Listing, Number, Out, Scratch, Status, Temp, Words
+from compiler.codegen.fuse import fused_call
+from compiler.codegen.kernels.strided import copy_call
+from compiler.codegen.memory import Memory, Place, padded, place
+from compiler.codegen.native.threads import BARRIER_BYTES
+from compiler.codegen.schedule import VIEWS, Schedule, Unit, schedule
+from compiler.codegen.steps import step_call
+from compiler.ir.graph import Graph, Node
+from compiler.ir.types import AnyArray, TensorType
+from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, TABLE, Layout, Slot
+
+STATUS, BARRIER = 0, ALIGNMENT
+"""Offsets in the arena of the status word and of the barrier's block."""
+
+STATUS_WORD, BARRIER_WORD = 0, 1
+"""Indices in the table of their addresses."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One line of the step. kind: node (a comment), call, barrier, check (leave if the status is set), if, else, end.
+
+    word: index in the table of the call's record, or of the address of an If's condition.
+    """
+
+    kind: str
+    node: Node | None = None
+    call: Call | None = None
+    word: int = 0
+
+
+@dataclass
+class Plan:
+    """What `emit` writes down and the runtime allocates."""
+
+    graph: Graph
+    schedule: Schedule
+    statements: list[Statement]
+    layout: Layout
+    const: AnyArray
+    """Contents of the const block, uint8."""
+
+
+def make_plan(graph: Graph, threads: int = 1, states: Mapping[str, TensorType] | None = None) -> Plan:
+    """Plan a graph for up to `threads` threads. UnsupportedError: nodes without a kernel.
+
+    states: all states in the block, if other graphs share it; the graph's own by default.
+    """
+    graph = _separate(graph)
+    s = schedule(graph)
+    own = {v: t.type for v, t in graph.states.items()}
+    memory = place(graph, s, BARRIER + BARRIER_BYTES, own if states is None else states)
+    return _Planner(graph, s, memory, threads).plan()
+
+
+def _separate(graph: Graph) -> Graph:
+    """Give results that are the old value of a state which changes a copy of their own."""
+    views = {n.outputs[0]: n.inputs[0] for n in graph.nodes if n.op in VIEWS}
+    changed = {state for state, v in graph.updates.items() if v != state}
+
+    def root(v: str) -> str:
+        while v in views:
+            v = views[v]
+        return v
+
+    copies: dict[str, str] = {}
+    nodes, types = list(graph.nodes), dict(graph.types)
+    for v in graph.results:
+        if root(v) in changed:
+            name = f"{v}/old"
+            while name in types:
+                name += "'"
+            copies[v], types[name] = name, types[v]
+            nodes.append(Node("onnxc.Copy", (v,), (name,)))
+    if not copies:
+        return graph
+    return Graph(
+        graph.name, types, graph.inputs, graph.states, graph.consts, graph.captures, tuple(nodes),
+        {public: copies.get(v, v) for public, v in graph.outputs.items()},
+        {state: copies.get(v, v) for state, v in graph.updates.items() if v != state},
+    )  # fmt: skip
+
+
+@dataclass
+class _Span:
+    block: int
+    start: int
+    end: int
+    written: bool
+
+    def meets(self, other: _Span) -> bool:
+        return (
+            (self.written or other.written)
+            and self.block == other.block
+            and self.start < other.end
+            and other.start < self.end
+        )
+
+
+@dataclass
+class _Planner:
+    graph: Graph
+    s: Schedule
+    memory: Memory
+    threads: int
+    statements: list[Statement] = field(default_factory=list)
+    words: list[tuple[int, int]] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    pending: list[_Span] = field(default_factory=list)
+    extra: dict[object, tuple[int, AnyArray]] = field(default_factory=dict)
+    scratch: int = 0
+
+    def plan(self) -> Plan:
+        self.scratch = padded(max([0, *self._scratches(self.s.units)]))
+        self.scratch_at = self.memory.arena_bytes
+        self.memory.arena_bytes += self.scratch * self.threads
+        self.words = [(ARENA, STATUS), (ARENA, BARRIER)]
+        units = self.s.units
+        last_check = max((i for i, u in enumerate(units) if u.checks), default=-1)
+        for i, u in enumerate(units):
+            self._unit(u)
+            if i == last_check:
+                self._barrier()
+                self.statements.append(Statement("check"))
+        self._commit()
+        self._barrier()
+        return Plan(self.graph, self.s, self.statements, self._layout(), self._const())
+
+    def _scratches(self, units: Sequence[Unit]) -> list[int]:
+        found = []
+        for u in units:
+            found += [a.nbytes for c in u.calls for a in c.args if isinstance(a, Scratch)]
+            for branch in u.branches or ():
+                found += self._scratches(branch)
+        return found
+
+    # --- statements --------------------------------------------------------------------------------------
+    def _unit(self, u: Unit) -> None:
+        for node in u.nodes:
+            self.statements.append(Statement("node", node))
+        if u.branches is not None:
+            self._branch(u)
+            return
+        calls = u.calls
+        if u.group is not None:
+            calls = [fused_call(u.group, self.s.types, self.s.consts, self.memory.inplace.get(id(u), {}))]
+        if u.step is not None:
+            calls = [step_call(u.step, self.s.types, bool(self.memory.inplace[id(u)]))]
+        for call in calls:
+            self._call(u, call)
+
+    def _branch(self, u: Unit) -> None:
+        assert u.branches is not None
+        self._barrier()
+        self.words.append(self._address(In(u.nodes[0].inputs[0])))
+        self.statements.append(Statement("if", word=len(self.words) - 1))
+        for which, branch in zip(("else", "end"), u.branches, strict=True):
+            for inner in branch:
+                self._unit(inner)
+            self._barrier()
+            self.statements.append(Statement(which))
+
+    def _call(self, u: Unit, call: Call) -> None:
+        spans = [s for a in call.args for s in self._spans(a, u)]
+        if any(a.meets(b) for a in spans for b in self.pending):
+            self._barrier()
+        self.pending += spans
+        record = [(-1, call.n)]
+        for a in call.args:
+            record += self._arg(a, u)
+        self.words += record
+        self.statements.append(Statement("call", call=call, word=len(self.words) - len(record)))
+
+    def _barrier(self) -> None:
+        if self.pending:
+            self.statements.append(Statement("barrier"))
+            self.pending = []
+
+    def _commit(self) -> None:
+        """Copy new values to their states where they were not computed there."""
+        unit = Unit([], [], [])
+        for state, v in self.graph.updates.items():
+            if state not in self.memory.committed and v != state:
+                self.statements.append(Statement("node", Node("onnxc.Copy", (v,), (state,))))
+                self._call(unit, copy_call(In(v), Out(state), self.s.types[v].nbytes))
+
+    # --- addresses ---------------------------------------------------------------------------------------
+    def _place(self, value: str) -> Place:
+        return self.memory.places[self.s.root(value)]
+
+    def _address(self, a: In | Out) -> tuple[int, int]:
+        p = self._place(a.value)
+        return p.block, p.offset + a.offset
+
+    def _spans(self, a: Arg, u: Unit) -> list[_Span]:
+        match a:
+            case In(v, _) | Out(v, _):
+                p = self._place(v)
+                return [_Span(p.block, p.offset, p.offset + max(1, self.s.types[v].nbytes), isinstance(a, Out))]
+            case Temp(key, nbytes, writes):
+                p = self.memory.temps[id(u), key]
+                return [_Span(p.block, p.offset, p.offset + max(1, nbytes), writes)]
+            case Listing(items):
+                return [s for i in items if not isinstance(i, int) for s in self._spans(i, u)]
+        return []
+
+    def _arg(self, a: Arg, u: Unit) -> list[tuple[int, int]]:
+        match a:
+            case int():
+                return [(-1, a)]
+            case In() | Out():
+                return [self._address(a)]
+            case Temp(key, _, _):
+                p = self.memory.temps[id(u), key]
+                return [(p.block, p.offset)]
+            case Scratch():
+                return [(ARENA, self.scratch_at), (-1, self.scratch)]
+            case Words(values):
+                return [(CONST, self._extra(values, np.array(values, np.int64)))]
+            case Data(tensor):
+                return [(CONST, self._extra(tensor, tensor.array))]
+            case Number(value):
+                return [(-1, struct.unpack("<q", struct.pack("<d", value))[0])]
+            case Status(message):
+                if message not in self.messages:
+                    self.messages.append(message)
+                return [(ARENA, STATUS), (-1, self.messages.index(message) + 1)]
+            case Listing(items):
+                start = len(self.words)
+                self.words += [(-1, i) if isinstance(i, int) else self._address(i) for i in items]
+                return [(TABLE, 8 * start)]
+        raise AssertionError(a)
+
+    def _extra(self, key: object, array: AnyArray) -> int:
+        if key not in self.extra:
+            self.extra[key] = (self.memory.const_bytes, array)
+            self.memory.const_bytes += padded(array.nbytes)
+        return self.extra[key][0]
+
+    # --- results -----------------------------------------------------------------------------------------
+    def _const(self) -> AnyArray:
+        block = np.zeros(self.memory.const_bytes, np.uint8)
+        for v, t in self.s.consts.items():
+            _store(block, self.memory.places[v].offset, t.array)
+        for offset, array in self.extra.values():
+            _store(block, offset, array)
+        return block
+
+    def _slots(self, values: Mapping[str, str]) -> tuple[Slot, ...]:
+        slots = []
+        for name, v in values.items():
+            p, t = self._place(v), self.s.types[v]
+            slots.append(Slot(name, t.dtype, t.shape, p.block, p.offset))
+        return tuple(slots)
+
+    def _layout(self) -> Layout:
+        m, g = self.memory, self.graph
+        return Layout(
+            inputs=self._slots({v: v for v in g.inputs}),
+            outputs=self._slots(g.outputs),
+            states=self._slots({v: v for v in g.states}),
+            arena_bytes=padded(m.arena_bytes),
+            state_bytes=m.state_bytes,
+            const_bytes=m.const_bytes,
+            status=STATUS,
+            messages=tuple(self.messages),
+            threads=self.threads,
+            table_blocks=tuple(b for b, _ in self.words),
+            table_values=tuple(v for _, v in self.words),
+        )
+
+
+def _store(block: AnyArray, offset: int, array: AnyArray) -> None:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    block[offset : offset + data.size] = data
+
+

@@ -1,0 +1,20 @@
+"""What code generation can run: asked by passes, which then expand the rest into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import compiler.codegen.kernels  # noqa: F401  (fills LOWERINGS)
+from compiler.codegen.calls import LOWERINGS
+from compiler.codegen.elementwise import is_elementwise
+from compiler.codegen.schedule import VIEWS
+from compiler.ir.definitions.optimizers import STEPS
+from compiler.ir.graph import Node
+from compiler.ir.types import TensorType
+
+
+def has_kernel(node: Node, types: Sequence[TensorType | None]) -> bool:
+    """Whether a node with operands of these types runs as it is (the nodes in the branches of an If apart)."""
+    if node.op in VIEWS or node.op in STEPS or node.op in LOWERINGS or node.op == "If":
+        return True
+    return is_elementwise(node, [t.dtype if t else "" for t in types])

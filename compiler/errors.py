@@ -1,0 +1,65 @@
+"""What onnxc raises: one `CompileError` that lists every problem of a model, and a few errors of its use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reason for a refusal: what is wrong, where (a node, value or file), and what to do about it."""
+
+    what: str
+    where: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(part for part in (self.what, self.where and f"in {self.where}", self.remedy) if part)
+
+
+class OnnxcError(Exception):
+    """Root of all errors that onnxc raises on purpose."""
+
+
+class CompileError(OnnxcError):
+    """A model that cannot be compiled, with *every* reason found (`problems`), in the order of the file."""
+
+    def __init__(self, problems: Problem | Iterable[Problem]):
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self) -> tuple[type[CompileError], tuple[tuple[Problem, ...]]]:
+        return type(self), (self.problems,)
+
+
+class ModelError(CompileError):
+    """The file is no valid model: it cannot be read, or it breaks a rule of the ONNX standard."""
+
+
+class UnsupportedError(CompileError):
+    """The model is valid, but needs something onnxc does not do; each problem names the node and a remedy."""
+
+
+class VerifyError(CompileError):
+    """A graph breaks an invariant of the IR. From a file: malformed nodes. After a pass: a defect of that pass."""
+
+
+class ParseError(CompileError):
+    """IR text that cannot be parsed; `where` gives the line."""
+
+
+class InputError(OnnxcError, ValueError):
+    """A call with wrong arrays, or values found wrong while the step ran; the state is as it was before the call."""
+
+
+class StateError(OnnxcError, ValueError):
+    """State that does not fit: a checkpoint of another model, an assignment of another shape or dtype."""
+
+
+class BuildError(OnnxcError):
+    """The machine lacks something that code generation needs, as a C compiler or a writable folder."""
+
+
+class ArtifactError(OnnxcError):
+    """A built artifact that cannot be used: its folder is damaged or no artifact, or it is for another machine."""

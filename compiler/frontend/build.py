@@ -1,0 +1,138 @@
+"""From a flat graph to the IR: nodes get static types. What fails is reported, and what depends on it passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from onnx import NodeProto
+
+from compiler.errors import UnsupportedError, VerifyError
+from compiler.frontend.flatten import Flat
+from compiler.frontend.gradient import check_point, is_gradient
+from compiler.frontend.report import Report
+from compiler.frontend.walk import reads, where_node
+from compiler.ir.builder import Builder
+from compiler.ir.infer import NotStatic
+from compiler.ir.proto import op_name, schema
+from compiler.ir.reading import read_node
+from compiler.ir.types import Tensor
+
+
+class Binding:
+    """What a call of `Source.program` binds.
+
+    dims: symbol -> size. static: inputs that become constants. fed: inputs with a default value that stay inputs.
+    """
+
+    def __init__(self, dims: Mapping[str, int], static: Mapping[str, Tensor], fed: Set[str]):
+        self.dims, self.static, self.fed = dims, static, fed
+
+    def is_input(self, flat: Flat, name: str) -> bool:
+        """Whether this graph input is one of the program (and no constant)."""
+        return name not in self.static and (name not in flat.weights or name in self.fed)
+
+
+class Reading:
+    """Adds flat graphs to one builder, whose inputs they share by name.
+
+    needs: the inputs whose values would have to be known at compile time. fatal: whether anything else is wrong.
+    """
+
+    def __init__(self, b: Builder, binding: Binding, report: Report):
+        self._b, self._binding, self._report = b, binding, report
+        self._inputs: dict[str, None] = {}
+        self.needs: dict[str, None] = {}
+        self.fatal = False
+
+    def declare(self, flats: Sequence[Flat], variables: Sequence[Mapping[str, object]]) -> None:
+        """Declare the inputs of all graphs, and keep the names of the first graph's values for them."""
+        b, binding = self._b, self._binding
+        for flat, own in zip(flats, variables, strict=True):
+            for v, t in flat.inputs.items():
+                if v not in own and v not in self._inputs and binding.is_input(flat, v):
+                    b.input(v, t.bind(binding.dims))
+                    self._inputs[v] = None
+        for flat in flats[:1]:
+            b.reserve([*flat.weights, *(v for node in flat.nodes for v in node.output if v)])
+
+    def add(self, flat: Flat, variables: Mapping[str, str]) -> dict[str, str]:
+        """Add a graph; ONNX name -> value in the builder, for all that could be read.
+
+        variables: value of each variable, by its name in this graph.
+        """
+        b, binding = self._b, self._binding
+        names: dict[str, str] = {}
+        for v in dict.fromkeys((*flat.inputs, *flat.weights)):
+            if v in variables:
+                names[v] = variables[v]
+            elif v in flat.inputs and v in binding.static:
+                names[v] = b.const(binding.static[v], v)
+            elif v in flat.inputs and binding.is_input(flat, v):
+                names[v] = v
+            else:
+                names[v] = b.const(flat.weights[v].tensor, v)
+        for node in flat.nodes:
+            # A node that depends on one that failed, or on an unknown operator, is passed over: that was reported.
+            if schema(op_name(node.domain, node.op_type)) is not None and all(v in names for v in reads(node)):
+                self._add(node, names)
+        return names
+
+    def output(self, public: str, value: str, declared: str | None) -> None:
+        """Bind an output, whose dtype must be the declared one. Declared shapes are often stale, and are not used."""
+        have = self._b.type(value)
+        if declared not in (None, have.dtype):
+            self.fatal = True
+            self._report.malformed(
+                f"output {public!r} is declared {declared}, but is {have}", "", "declare its true type"
+            )
+        self._b.output(public, value)
+
+    def _add(self, node: NodeProto, names: dict[str, str]) -> None:
+        if is_gradient(node) and not check_point(node, names, self._b, self._report):
+            self.fatal = True
+            return
+        try:
+            read_node(self._b, node, names)
+        except NotStatic as e:
+            self._not_static(node, e, names)
+        except VerifyError as e:
+            self.fatal = True
+            for p in e.problems:
+                self._report.malformed(p.what, p.where, p.remedy)
+        except UnsupportedError as e:
+            self.fatal = True
+            for p in e.problems:
+                self._report.unsupported(p.what, p.where, p.remedy)
+
+    def _not_static(self, node: NodeProto, e: NotStatic, names: Mapping[str, str]) -> None:
+        # operands of a node inside a nested graph are not in this builder: then all that the outer node reads counts
+        operands = [v for v in e.operands if v in self._b] or [names[v] for v in reads(node)]
+        roots = _roots(self._b, operands)
+        what = f"an output shape of {e.node.op} depends on values that are computed at run time"
+        others = [repr(v) for v in roots if v not in self._inputs]
+        if roots and not others:
+            self.needs.update(dict.fromkeys(roots))
+            given = ", ".join(f"{v!r}: array" for v in roots)
+            self._report.unsupported(what, where_node(node), f"bind what decides it: static={{{given}}}")
+        else:
+            self.fatal = True
+            source = f" (from {', '.join(others)})" if others else ""
+            self._report.unsupported(what + source, where_node(node), "make the shape constant")
+
+
+def _roots(b: Builder, values: Sequence[str]) -> list[str]:
+    """What the unknown ones of these values are computed from: inputs, states, results of nodes without inputs."""
+    roots: dict[str, None] = {}
+    seen: set[str] = set()
+    stack = list(reversed(values))
+    while stack:
+        v = stack.pop()
+        if v in seen or b.known(v) is not None:
+            continue
+        seen.add(v)
+        node = b.producer(v)
+        if node is None or not node.reads:
+            roots[v] = None
+        else:
+            stack.extend(reversed(node.reads))
+    return list(roots)

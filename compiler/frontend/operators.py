@@ -1,0 +1,92 @@
+"""Which operators a model uses: do they exist at the opset it imports, and can onnxc read them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+from onnx import NodeProto, OperatorSetIdProto
+
+from compiler.frontend.functions import key_of
+from compiler.frontend.gradient import GRADIENT_DOMAINS, is_gradient
+from compiler.frontend.report import Report
+from compiler.frontend.upgrade import OLDEST_OPSET
+from compiler.frontend.walk import bodies
+from compiler.ir.proto import CANONICAL_OPSET, OPSETS, TRAINING_DOMAIN
+
+_NESTING = frozenset({"If"})
+"""Operators with nested graphs that can be read."""
+
+
+def domain_of(name: str) -> str:
+    """'ai.onnx' is another name of ''."""
+    return "" if name == "ai.onnx" else name
+
+
+def check_imports(imports: Iterable[OperatorSetIdProto], where: str, report: Report) -> None:
+    """Versions of the opsets that a model or function imports."""
+    at = f"opset_import of {where}" if where else "opset_import"
+    versions: dict[str, int] = {}
+    for o in imports:
+        domain, shown = domain_of(o.domain), o.domain or "ai.onnx"
+        if versions.setdefault(domain, o.version) != o.version:
+            report.malformed(
+                f"{shown} is imported as version {versions[domain]} and {o.version}", at, "keep one of them"
+            )
+        elif domain == "" and o.version < OLDEST_OPSET:
+            what = f"{shown} version {o.version} is too old: versions {OLDEST_OPSET} to {CANONICAL_OPSET} can be read"
+            report.unsupported(what, at, "upgrade the model with onnx.version_converter, or export it again")
+        elif o.version > (newest := OPSETS.get(domain, o.version)):
+            what = f"{shown} version {o.version} is not known: versions up to {newest} can be read"
+            report.unsupported(what, at, "export the model for an older opset, or install a newer onnxc")
+
+
+class Operators:
+    """Checks the nodes of a graph or function by the opsets that it imports."""
+
+    def __init__(self, model: onnx.ModelProto, imports: Iterable[OperatorSetIdProto], report: Report):
+        self._functions = {(f.domain, f.name, f.overload) for f in model.functions}
+        self._versions = {domain_of(o.domain): o.version for o in imports}
+        self._report = report
+
+    def check(self, node: NodeProto, at: str) -> None:
+        """Report a node whose operator is not imported, not known, or not supported."""
+        domain = domain_of(node.domain)
+        if domain == TRAINING_DOMAIN and node.op_type == "GraphCall":
+            what = "GraphCall is of ONNX 1.7, whose training graphs were not joined with the inference graph"
+            remedy = "use the inference graph's tensors by name instead (ONNX 1.8 and later)"
+            self._report.unsupported(what, at, remedy)
+            return
+        if not self._is_imported(domain):
+            shown = domain or "ai.onnx"
+            remedy = f"add the domain {shown!r} to opset_import"
+            self._report.malformed(f"{node.op_type} is of domain {shown!r}, which is not imported", at, remedy)
+        elif key_of(node) not in self._functions and not is_gradient(node):
+            self._check_known(node, domain, at)
+
+    def _is_imported(self, domain: str) -> bool:
+        if domain in GRADIENT_DOMAINS:
+            return any(d in self._versions for d in GRADIENT_DOMAINS)
+        return domain in self._versions
+
+    def _check_known(self, node: NodeProto, domain: str, at: str) -> None:
+        op, report = node.op_type, self._report
+        if domain not in OPSETS:
+            what = f"operator {op} of domain {domain!r} is not known"
+            report.unsupported(what, at, "define it as a model-local function of standard operators, or remove it")
+            return
+        version = min(self._versions[domain], OPSETS[domain])
+        if not onnx.defs.has(op, version, domain):
+            newest = onnx.defs.has(op, OPSETS[domain], domain)
+            what = f"there is no operator {op!r} in {domain or 'ai.onnx'} version {version}"
+            report.malformed(what, at, "import a newer opset" if newest else "check its name and domain")
+            return
+        schema = onnx.defs.get_schema(op, version, domain)
+        if any(True for _ in bodies(node)) and op not in _NESTING:
+            report.unsupported(f"operator {op} is not supported", at, "unroll it, or compute its result outside")
+        elif schema.outputs and not any(
+            t.startswith("tensor(") and t != "tensor(string)" for t in schema.outputs[0].types
+        ):
+            report.unsupported(
+                f"operator {op} computes no numeric tensor", at, "compute its result outside of the model"
+            )

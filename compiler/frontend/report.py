@@ -1,0 +1,47 @@
+"""Collecting what is wrong with a model, so that one error can tell all of it."""
+
+from __future__ import annotations
+
+from compiler.errors import ModelError, Problem, UnsupportedError
+
+
+class Report:
+    """Problems in the order in which they were found, each once.
+
+    malformed: the model breaks a rule of the standard; unsupported: it is valid, but onnxc does not do this.
+    """
+
+    def __init__(self) -> None:
+        self._problems: dict[Problem, bool] = {}
+
+    def malformed(self, what: str, where: str = "", remedy: str = "") -> None:
+        """Add a breach of the standard."""
+        self._problems.setdefault(Problem(what, where, remedy), True)
+
+    def unsupported(self, what: str, where: str = "", remedy: str = "") -> None:
+        """Add something that onnxc does not do."""
+        self._problems.setdefault(Problem(what, where, remedy), False)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All of them."""
+        return tuple(self._problems)
+
+    def __bool__(self) -> bool:
+        """Whether there is any problem."""
+        return bool(self._problems)
+
+    @property
+    def any_malformed(self) -> bool:
+        """Whether the model breaks a rule of the standard."""
+        return any(self._problems.values())
+
+    def error(self) -> ModelError | UnsupportedError:
+        """All problems as one error: a ModelError if any of them is a malformed model."""
+        kind = ModelError if self.any_malformed else UnsupportedError
+        return kind(self.problems)
+
+    def raise_if_any(self) -> None:
+        """Raise `error()` if there is a problem."""
+        if self:
+            raise self.error()

@@ -1,0 +1,222 @@
+"""`load` reads a model into a `Source`, which makes a `Program` for given sizes; `check` only reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from compiler.errors import InputError, ModelError, Problem, UnsupportedError, VerifyError
+from compiler.frontend.build import Binding
+from compiler.frontend.files import Model, read_model
+from compiler.frontend.flatten import Flat
+from compiler.frontend.parts import Parts, read_parts
+from compiler.frontend.program import ProgramBuilder
+from compiler.frontend.report import Report
+from compiler.frontend.structure import check_structure
+from compiler.frontend.training import check_training
+from compiler.frontend.types import InputType
+from compiler.frontend.weights import Weight
+from compiler.ir.graph import Program
+from compiler.ir.types import AnyArray, Tensor
+from compiler.ir.verify import verify
+
+_TRIED_SIZES = (2, 32, 224)
+"""What `check` puts for a symbol: small ones are quick, images must not vanish between convolutions."""
+
+
+class NeedsDims(UnsupportedError):
+    """Symbolic dims that nothing binds: `symbols`."""
+
+    def __init__(self, problems: Problem | Iterable[Problem], symbols: Iterable[str] = ()):
+        super().__init__(problems)
+        self.symbols = tuple(symbols)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems, self.symbols)
+
+
+class NeedsStatic(UnsupportedError):
+    """Nothing is wrong but that some inputs decide shapes by their values: `inputs`. Bound in `static`, it goes on."""
+
+    def __init__(self, problems: Problem | Iterable[Problem], inputs: Iterable[str] = ()):
+        super().__init__(problems)
+        self.inputs = tuple(inputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems, self.inputs)
+
+
+class Source:
+    """A model that has been read and checked, as far as that goes without static shapes.
+
+    model: the message that was given. inputs: type of every input of the inference graph and of the algorithms, but of
+    variables; those with a default value are in `defaults` as well. symbols: symbolic dims of the inputs, in order.
+    algorithm_names: what the TrainingInfoProtos are called. initializers: all, by the names that they have in programs.
+    variables: those that the bindings name.
+    """
+
+    def __init__(self, model: onnx.ModelProto, parts: Parts):
+        self.model = model
+        self._parts = parts
+        self.algorithm_names = tuple(a.name for a in parts.algorithms)
+        self.variables = tuple(dict.fromkeys(s for a in parts.algorithms for s in a.states.values()))
+        self.inputs: dict[str, InputType] = {}
+        self.defaults: dict[str, Weight] = {}
+        self.initializers: dict[str, Weight] = dict(parts.inference.weights)
+        for flat, states in [(parts.inference, {}), *((a.flat, a.states) for a in parts.algorithms)]:
+            for name, t in flat.inputs.items():
+                if states.get(name, name) not in self.variables:
+                    self.inputs.setdefault(name, t)
+                    if name in flat.weights:
+                        self.defaults.setdefault(name, flat.weights[name])
+            for name, weight in flat.weights.items():
+                self.initializers.setdefault(states.get(name, name), weight)
+        self.symbols = tuple(dict.fromkeys(s for t in self.inputs.values() for s in t.symbols))
+
+    @property
+    def algorithms(self) -> int:
+        """Number of TrainingInfoProtos."""
+        return len(self.algorithm_names)
+
+    def program(
+        self,
+        dims: Mapping[str, int] | None = None,
+        static: Mapping[str, AnyArray] | None = None,
+        algorithm: int | None = None,
+        fed: Collection[str] = (),
+    ) -> Program:
+        """The graphs for these sizes.
+
+        dims: symbol -> size. static: inputs that become constants (their dims bind symbols, too). algorithm: the only
+        one that a step runs; by default all run, in order, each seeing the updates of those before. fed: inputs with a
+        default value that the caller will give at each step; the others are constants.
+
+        The step's outputs are those of the inference graph, as the first algorithm sees it, and those of the
+        algorithms, called `algorithm/output` where there would be two of a name. Variables bound by the algorithms
+        that run are states; other initializers are constants. A model without training_info has only a step.
+
+        InputError for arguments that do not fit the model. NeedsDims, NeedsStatic. Or all problems in one ModelError
+        or UnsupportedError.
+        """
+        parts = self._parts
+        if algorithm is not None and not 0 <= algorithm < self.algorithms:
+            raise InputError(f"there is no algorithm {algorithm}: the model has {self.algorithms}")
+        chosen = [a for i, a in enumerate(parts.algorithms) if algorithm in (None, i)]
+        binding = self._bind([a.flat for a in chosen] or [parts.inference], dims or {}, static or {}, fed)
+        report = Report()
+        work = ProgramBuilder(parts, chosen, binding, report)
+        program = work.build()
+        fatal = any(r.fatal for r in work.readings)
+        try:
+            verify(program)
+        except VerifyError as e:
+            fatal = True
+            for p in e.problems:
+                report.malformed(p.what, p.where, p.remedy)
+        if report:
+            if fatal:
+                raise report.error()
+            raise NeedsStatic(report.problems, dict.fromkeys(v for r in work.readings for v in r.needs))
+        return program
+
+    def _bind(
+        self, flats: Iterable[Flat], dims: Mapping[str, int], static: Mapping[str, AnyArray], fed: Collection[str]
+    ) -> Binding:
+        for s, n in dims.items():
+            if s not in self.symbols:
+                known = ", ".join(map(repr, self.symbols)) or "none"
+                raise InputError(f"the model has no symbolic dim {s!r}: there are {known}")
+            if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+                raise InputError(f"dim {s!r} must be a positive integer, not {n!r}")
+        sizes = {s: int(n) for s, n in dims.items()}
+        tensors = {name: self._static(name, array, sizes) for name, array in static.items()}
+        for name in fed:
+            if name not in self.defaults:
+                raise InputError(f"{name!r} is no input with a default value")
+        binding = Binding(sizes, tensors, frozenset(fed))
+        missing: dict[str, str] = {}
+        for flat in flats:
+            for name, t in flat.inputs.items():
+                if name in self.inputs and binding.is_input(flat, name):
+                    missing |= {s: name for s in t.symbols if s not in sizes and s not in missing}
+        if missing:
+            remedy = f"give dims={{{', '.join(f'{s!r}: ...' for s in missing)}}}"
+            raise NeedsDims(
+                [Problem(f"the size of dim {s!r} is not known", f"input {v!r}", remedy) for s, v in missing.items()],
+                missing,
+            )
+        return binding
+
+    def _static(self, name: str, array: AnyArray, sizes: dict[str, int]) -> Tensor:
+        """A static input, checked; symbols that its dims decide are added to `sizes`."""
+        t = self.inputs.get(name)
+        if t is None:
+            what = "a variable" if name in self.variables else "no input of the model"
+            raise InputError(f"static: {name!r} is {what}")
+        try:
+            tensor = Tensor(np.array(array))
+        except TypeError as e:
+            raise InputError(f"static: {name!r}: {e}") from e
+        fits = tensor.type.dtype == t.dtype and tensor.type.rank == len(t.dims)
+        if fits:
+            want = (
+                d if isinstance(d, int) else sizes.setdefault(d, n)
+                for d, n in zip(t.dims, tensor.type.shape, strict=True)
+            )
+            fits = tuple(want) == tensor.type.shape
+        if not fits:
+            raise InputError(f"static: {name!r} must be {t}, not {tensor.type}")
+        return tensor
+
+
+def load(model: Model) -> Source:
+    """Read and check a model. TypeError for anything else; ModelError or UnsupportedError with all problems found."""
+    source, report = _load(model)
+    report.raise_if_any()
+    assert source is not None
+    return source
+
+
+def check(
+    model: Model, dims: Mapping[str, int] | None = None, static: Mapping[str, AnyArray] | None = None
+) -> list[Problem]:
+    """Everything that keeps a model from being compiled, in the order of the file; nothing is raised for it.
+
+    Symbols that `dims` does not bind are tried as 2, 32 and 224: what counts is the size with the fewest problems.
+    Inputs whose values decide shapes are no problem, but what depends on them can be checked only if `static` has them.
+    InputError for dims or static that do not fit the model.
+    """
+    try:
+        source, report = _load(model)
+    except ModelError as e:
+        return list(e.problems)
+    if source is None:
+        return list(report.problems)
+    found: list[tuple[Problem, ...]] = []
+    for size in _TRIED_SIZES:
+        try:
+            source.program(dict.fromkeys(source.symbols, size) | dict(dims or {}), static)
+        except NeedsStatic:
+            found.append(())
+        except (ModelError, UnsupportedError) as e:
+            found.append(e.problems)
+        else:
+            found.append(())
+        if not found[-1]:
+            break
+    return list(dict.fromkeys((*report.problems, *min(found, key=len))))
+
+
+def _load(model: Model) -> tuple[Source | None, Report]:
+    """The source, if the model is well-formed: it may still use what is not supported."""
+    proto, folder = read_model(model)
+    report = Report()
+    check_structure(proto, report)
+    check_training(proto, report)
+    if report.any_malformed:
+        return None, report
+    parts = read_parts(proto, folder, report)
+    return (None if report.any_malformed else Source(proto, parts)), report

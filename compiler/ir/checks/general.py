@@ -1,0 +1,107 @@
+"""Rules that are alike for many operators, as tables: flags, spellings, axes, ranks of operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.ir.checks.base import NodeFacts
+from compiler.ir.infer import STATIC_OPERANDS
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FLAGS = _words(
+    "allowzero center_point_box ceil_mode count_include_pad exclude_outside exclusive fmod interleaved inverse "
+    "is_causal keepdims largest layout linear_before_reset noop_with_empty_axes onesided reverse "
+    "saturate select_last_index sorted storage_order training_mode transA transB upper"
+)
+"""Attributes that are 0 or 1 wherever they occur."""
+
+_AUTO_PAD = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+_REDUCTION = ("none", "sum", "mean")
+
+SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("AveragePool", "auto_pad"): _AUTO_PAD,
+    ("BitShift", "direction"): ("LEFT", "RIGHT"),
+    ("Conv", "auto_pad"): _AUTO_PAD,
+    ("ConvTranspose", "auto_pad"): _AUTO_PAD,
+    ("DepthToSpace", "mode"): ("DCR", "CRD"),
+    ("Gelu", "approximate"): ("none", "tanh"),
+    ("GridSample", "mode"): ("linear", "nearest", "cubic"),
+    ("GridSample", "padding_mode"): ("zeros", "border", "reflection"),
+    ("LpPool", "auto_pad"): _AUTO_PAD,
+    ("MaxPool", "auto_pad"): _AUTO_PAD,
+    ("NegativeLogLikelihoodLoss", "reduction"): _REDUCTION,
+    ("Pad", "mode"): ("constant", "reflect", "edge", "wrap"),
+    ("ScatterElements", "reduction"): ("none", "add", "mul", "max", "min"),
+    ("ScatterND", "reduction"): ("none", "add", "mul", "max", "min"),
+    ("SoftmaxCrossEntropyLoss", "reduction"): _REDUCTION,
+    ("ai.onnx.preview.training.Momentum", "mode"): ("standard", "nesterov"),
+}
+"""(op, attribute) -> what it may be."""
+
+AXIS_OF = _words(
+    "ArgMax ArgMin Compress Concat Gather GatherElements Hardmax LayerNormalization LogSoftmax LpNormalization "
+    "RMSNormalization ScatterElements Softmax Split TopK"
+)
+"""Ops whose attribute `axis` counts the axes of the first operand."""
+
+VECTORS: dict[str, tuple[int, ...]] = {
+    op: operands
+    for op, operands in STATIC_OPERANDS.items()
+    if op not in ("CumSum", "CumProd", "OneHot", "Range", "DFT", "STFT", "MelWeightMatrix")
+    and not op.endswith("Window")
+}
+"""Operands that are lists: axes, sizes, .. They must have rank 1."""
+
+SCALARS: dict[str, tuple[int, ...]] = {
+    "Clip": (1, 2),
+    "Dropout": (1, 2),
+    "Pad": (2,),
+    "Range": (0, 1, 2),
+    "Trilu": (1,),
+}
+"""Operands that must have rank 0."""
+
+SINGLES: dict[str, tuple[int, ...]] = {"CumSum": (1,), "CumProd": (1,), "OneHot": (1,), "DFT": (1, 2), "STFT": (1, 3)}
+"""Operands of one element, of rank 0 or 1."""
+
+SAFE = _words(
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh Bernoulli BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast "
+    "CastLike Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish "
+    "Hardmax Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mish Mod Mul Neg Not Or Pow "
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal Relu Round Selu Shape Shrink Sigmoid "
+    "Sign Sin Sinh Size Softmax Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Trilu Where Xor"
+)
+"""Ops for which types, broadcasting (which onnx's inference checks) and these tables are all there is to check."""
+
+
+def tables(f: NodeFacts) -> Iterator[str]:
+    """What a node violates of the tables."""
+    op, attrs = f.node.op, f.node.attrs
+    for name, value in attrs.items():
+        if name in FLAGS and value not in (0, 1):
+            yield f"attribute {name!r} is {value}, not 0 or 1"
+        allowed = SPELLINGS.get((op, name))
+        if allowed is not None and value not in allowed:
+            yield f"attribute {name!r} is {value!r}, not one of {', '.join(allowed)}"
+    if op in AXIS_OF and f.ins:
+        axis, rank = f.attr("axis"), len(f.shape(0))
+        if axis is not None and not -rank <= axis < rank:
+            yield f"axis {axis} is out of the range of rank {rank}"
+    yield from _ranks(f)
+
+
+def _ranks(f: NodeFacts) -> Iterator[str]:
+    op = f.node.op
+    for i in VECTORS.get(op, ()):
+        if f.has(i) and len(f.shape(i)) != 1:
+            yield f"operand {i} must be a list (rank 1), but has the type {f.type(i)}"
+    for i in SCALARS.get(op, ()):
+        if f.has(i) and f.shape(i):
+            yield f"operand {i} must be a scalar (rank 0), but has the type {f.type(i)}"
+    for i in SINGLES.get(op, ()):
+        if f.has(i) and (f.type(i).size != 1 or len(f.shape(i)) > 1):
+            yield f"operand {i} must have one element, but has the type {f.type(i)}"

@@ -1,0 +1,243 @@
+"""Reverse-mode differentiation of what a builder holds: one walk back from y."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler.errors import Problem, UnsupportedError, VerifyError
+from compiler.ir.bodies import expand, has_body
+from compiler.ir.builder import Builder, where
+from compiler.ir.graph import Node, Origin
+from compiler.ir.infer import NotStatic
+from compiler.ir.proto import schema
+from compiler.passes.gradients.nature import ZERO
+from compiler.passes.gradients.rule import RULES, Call, NoRule
+from compiler.passes.gradients.value import Value
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Nodes that compute what another node does in a form that can be differentiated.
+
+    results: output of the replaced node -> value. differentiable: those through which gradients flow.
+    """
+
+    nodes: Sequence[Node]
+    results: Mapping[str, str]
+    differentiable: Mapping[str, str]
+
+
+class Differentiator:
+    """Adds to a builder the nodes that compute gradients of what it holds.
+
+    A node without a rule is replaced by its body. A builder only appends, so `replacements` says which node to take
+    out (by its first result) and which nodes, found later, take its place. `labels`: better names for some values.
+    `problems`: every node on a path from a y to an x that cannot be differentiated.
+    """
+
+    def __init__(self, b: Builder):
+        self.b = b
+        self.replacements: dict[str, Replacement] = {}
+        self.labels: dict[str, str] = {}
+        self.problems: list[Problem] = []
+        self._refused: set[str] = set()
+        self._position: dict[str, int] = {}
+        self._positioned = 0
+        self._called: set[str] = set()
+        self._names: set[str] = set()
+
+    def gradients(self, y: str, xs: Sequence[str], cut: frozenset[str]) -> dict[str, str]:
+        """Gradients of the sum of y with respect to those of `xs` that y depends on; x -> value.
+
+        Nothing is differentiated beyond the values in `cut`, of which `xs` are some.
+        """
+        path = self._path(y, xs, cut)
+        active = path.active
+        adjoints: dict[str, Value] = {}
+        if path.resolve(y) in active:
+            adjoints[path.resolve(y)] = Value(self.b, self.b.full(1, self.b.type(y)))
+        origin = self.b.origin
+        for node in reversed(path.nodes):
+            arrived = [adjoints.get(v) if v not in cut else None for v in node.outputs]
+            if not any(arrived):
+                continue
+            for v, dy in zip(node.outputs, arrived, strict=True):
+                if dy is not None:
+                    self._label(dy.name, v)
+            self.b.origin = Origin(node.origin.node, f"gradient of {node.op_type}")
+            wanted = frozenset(i for i, v in enumerate(node.inputs) if v and path.resolve(v) in active)
+            for i, contribution in self._apply(node, arrived, wanted, path):
+                x = path.resolve(node.inputs[i])
+                fitted = contribution.fit(self.b.shape(x))
+                adjoints[x] = adjoints[x] + fitted if x in adjoints else fitted
+        self.b.origin = origin
+        return {x: adjoints[path.resolve(x)].name for x in xs if path.resolve(x) in adjoints}
+
+    def _apply(
+        self, node: Node, arrived: Sequence[Value | None], wanted: frozenset[int], path: Path
+    ) -> Iterable[tuple[int, Value]]:
+        entry = RULES.get(node.op)
+        if entry is None:
+            self._refuse(node, "has no gradient rule", path)
+            return ()
+        call = Call(self.b, node, arrived, wanted)
+        try:
+            entry.rule(call)
+        except NoRule as e:
+            self._refuse(node, f"has no gradient rule for this case: {e}", path)
+        return call.given
+
+    def _path(self, y: str, xs: Sequence[str], cut: frozenset[str]) -> Path:
+        """The nodes through which y depends on xs, in program order, replaced where that is needed."""
+        path = Path(self, xs, cut)
+        for node in self.ancestors(y, cut):
+            path.visit(node)
+        return path
+
+    def ancestors(self, y: str, cut: frozenset[str]) -> list[Node]:
+        """Nodes that y depends on through floating-point values, in program order."""
+        for node in self.b.nodes[self._positioned :]:
+            self._position.update((v, self._positioned) for v in node.results)
+            self._positioned += 1
+        found: dict[int, Node] = {}
+        seen = set(cut)
+        pending = [y]
+        while pending:
+            v = pending.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            node = self.b.producer(v)
+            if node is None or node.op in ZERO or self._position[v] in found:
+                continue
+            found[self._position[v]] = node
+            pending.extend(r for r in node.reads if self.b.type(r).is_float)
+        return [found[i] for i in sorted(found)]
+
+    def replacement(self, node: Node, wanted: frozenset[int]) -> Replacement | None:
+        """What takes the place of a node so that it can be differentiated; None if it has a rule, or no body."""
+        key = node.results[0]
+        if key not in self.replacements:
+            start, origin = len(self.b.nodes), self.b.origin
+            self.b.origin = node.origin
+            results = self._replace(node, wanted)
+            self.b.origin = origin
+            if results is None:
+                return None
+            differentiable = {v: r for v, r in results.items() if not _undifferentiable(node, v)}
+            self.replacements[key] = Replacement(tuple(self.b.nodes[start:]), results, differentiable)
+        return self.replacements[key]
+
+    def _replace(self, node: Node, wanted: frozenset[int]) -> dict[str, str] | None:
+        entry = RULES.get(node.op)
+        if entry is not None and not entry.by_body & wanted:
+            lacking = [i for i in entry.saves(self.b, node) if not node.output(i)]
+            if not lacking:
+                return None
+            names = [self.b.fresh(v) if v else "" for v in node.outputs]
+            names += [""] * (max(lacking) + 1 - len(names))
+            for i in lacking:
+                names[i] = self.b.fresh(f"{node.results[0]}.{_output_name(node, i)}")
+            added = self.b.add(node.op, node.inputs, node.attrs, names, node.captures, node.origin)
+            return {v: added[i] for i, v in enumerate(node.outputs) if v}
+        if not has_body(node.op):
+            return None
+        try:
+            results = expand(self.b, node, node.inputs)
+        except (VerifyError, NotStatic, UnsupportedError, KeyError):
+            return None
+        return {v: r for v, r in zip(node.outputs, results, strict=False) if v}
+
+    def call(self, value: str, name: str) -> str:
+        """Give a gradient the name that the model has for it; an Identity if it cannot be renamed."""
+        if self._own(value) and value not in self._called and name not in self._names:
+            self._called.add(value)
+            self._names.add(name)
+            self.labels[value] = name
+            return value
+        return self.b.add("Identity", [value], outputs=[name if name not in self._names else self.b.fresh(name)])[0]
+
+    def _label(self, dy: str, v: str) -> None:
+        """Call the gradient of v `d_v`, if it is a value of its own."""
+        if dy not in self.labels and self._own(dy):
+            name = self.b.fresh(f"d_{self.labels.get(v, v)}")
+            self.b.reserve([name])
+            self.labels[dy] = name
+
+    def _own(self, value: str) -> bool:
+        """Whether the last `gradients` computes a value: it has no other name yet."""
+        return self.b.producer(value) is not None and value not in self._position
+
+    def _refuse(self, node: Node, why: str, path: Path) -> None:
+        if node.results[0] in self._refused:
+            return
+        self._refused.add(node.results[0])
+        xs = ", ".join(repr(x) for x in path.reaching(node))
+        remedy = "leave such x out of Gradient, or list a tensor behind this node in its zs"
+        if node.bodies:
+            remedy = "make its condition a constant, or compute both branches and choose with Where"
+        self.problems.append(
+            Problem(f"the gradient with respect to {xs} needs {node.op}, which {why}", where(node), remedy)
+        )
+
+
+class Path:
+    """What depends on xs: grows node by node, in program order."""
+
+    def __init__(self, owner: Differentiator, xs: Sequence[str], cut: frozenset[str]):
+        self.owner, self.xs, self.cut = owner, xs, cut
+        self.active: set[str] = set(xs)
+        self.nodes: list[Node] = []
+        self._visited: set[str] = set()
+        self._alias: dict[str, str] = {}
+
+    def resolve(self, v: str) -> str:
+        """The value that stands for v where a node was replaced."""
+        while v in self._alias and v not in self.cut:
+            v = self._alias[v]
+        return v
+
+    def visit(self, node: Node) -> None:
+        """Take in a node, or what replaces it, if it depends on xs."""
+        pending = [node]
+        while pending:
+            node = pending.pop()
+            if node.results[0] in self._visited:
+                continue  # it came in place of another node already
+            self._visited.add(node.results[0])
+            wanted = frozenset(i for i, v in enumerate(node.inputs) if v and self.resolve(v) in self.active)
+            captured = any(self.resolve(v) in self.active for v in node.captures)
+            if node.op in ZERO or not (wanted or captured):
+                continue
+            replacement = self.owner.replacement(node, wanted)
+            if replacement is not None:
+                self._alias.update(replacement.differentiable)
+                pending.extend(reversed(replacement.nodes))
+                continue
+            self.nodes.append(node)
+            self.active.update(v for v in node.results if self.owner.b.type(v).is_float and v not in self.cut)
+
+    def reaching(self, node: Node) -> list[str]:
+        """Those of xs that a node depends on."""
+        producers = {v: n for n in self.nodes for v in n.results}
+        seen: set[str] = set()
+        pending = [*node.reads]
+        while pending:
+            v = self.resolve(pending.pop())
+            if v in seen:
+                continue
+            seen.add(v)
+            if v not in self.cut and v in producers:
+                pending.extend(producers[v].reads)
+        return [x for x in self.xs if x in seen]
+
+
+def _undifferentiable(node: Node, result: str) -> bool:
+    """Outputs that the standard's schema calls non-differentiable though they depend on floating-point inputs."""
+    return node.op == "BatchNormalization" and result != node.outputs[0]
+
+
+def _output_name(node: Node, i: int) -> str:
+    s = schema(node.op)
+    return str(s.outputs[i].name) if s is not None else str(i)

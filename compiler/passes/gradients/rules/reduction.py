@@ -1,0 +1,114 @@
+"""Reductions, running sums, softmax. Ties: docs/ties.md."""
+
+from __future__ import annotations
+
+from math import prod
+
+from compiler.passes.gradients.rule import Call, gradient
+from compiler.passes.gradients.value import Value
+
+
+def axes_of(r: Call) -> list[int]:
+    """The axes reduced, not negative, in order."""
+    rank, axes = r.x().rank, r.ints(1)
+    if not axes:
+        return [] if r.attr("noop_with_empty_axes") else list(range(rank))
+    return sorted(a % rank for a in axes)
+
+
+def kept(r: Call, value: Value, axes: list[int]) -> Value:
+    """A value of the output's shape, with the reduced axes as 1."""
+    return value.reshape([1 if i in axes else d for i, d in enumerate(r.x().shape)])
+
+
+@gradient("ReduceSum")
+def reduce_sum(r: Call) -> None:
+    """Dy to every element."""
+    r.give(0, kept(r, r.dy, axes_of(r)))
+
+
+@gradient("ReduceMean")
+def reduce_mean(r: Call) -> None:
+    """An equal share to every element."""
+    axes = axes_of(r)
+    r.give(0, kept(r, r.dy, axes) / max(prod(r.x().shape[a] for a in axes), 1))
+
+
+@gradient("ReduceMax", "ReduceMin")
+def reduce_extremum(r: Call) -> None:
+    """Evenly to all that are equal to the extreme."""
+    axes, x = axes_of(r), r.x()
+    hits = x.equals(kept(r, r.y(), axes))
+    share = kept(r, r.dy, axes) / hits.cast(x.dtype).sum(axes, keepdims=True)
+    r.give(0, hits.where(share, 0.0))
+
+
+@gradient("ReduceProd")
+def reduce_prod(r: Call) -> None:
+    """Dy y / x; where one factor is 0, dy times the product of the others, to that factor."""
+    axes, x, dy = axes_of(r), r.x(), kept(r, r.dy, axes_of(r))
+    zero = x.equals(0.0)
+    nonzero = zero.where(1.0, x)
+    zeros = zero.cast(x.dtype).sum(axes, keepdims=True)
+    product = nonzero.op("ReduceProd", x.ints(axes), keepdims=1) if axes else nonzero
+    alone = (zero & zeros.equals(1.0)).where(dy * product, 0.0)
+    r.give(0, zeros.equals(0.0).where(dy * product / nonzero, alone))
+
+
+@gradient("ReduceL1")
+def reduce_l1(r: Call) -> None:
+    """The sign; 0 at 0."""
+    r.give(0, kept(r, r.dy, axes_of(r)) * r.x().op("Sign"))
+
+
+@gradient("ReduceL2")
+def reduce_l2(r: Call) -> None:
+    """X / y; 0 at the zero vector."""
+    axes = axes_of(r)
+    y = kept(r, r.y(), axes)
+    r.give(0, kept(r, r.dy, axes) / y.equals(0.0).where(1.0, y) * r.x())
+
+
+@gradient("ReduceSumSquare")
+def reduce_sum_square(r: Call) -> None:
+    """2 x."""
+    r.give(0, kept(r, r.dy, axes_of(r)) * 2.0 * r.x())
+
+
+@gradient("ReduceLogSum")
+def reduce_log_sum(r: Call) -> None:
+    """1 / sum."""
+    axes = axes_of(r)
+    r.give(0, kept(r, r.dy, axes) / r.x().sum(axes, keepdims=True))
+
+
+@gradient("ReduceLogSumExp")
+def reduce_log_sum_exp(r: Call) -> None:
+    """Softmax: exp(x - y)."""
+    axes = axes_of(r)
+    r.give(0, kept(r, r.dy, axes) * (r.x() - kept(r, r.y(), axes)).op("Exp"))
+
+
+@gradient("Softmax")
+def softmax(r: Call) -> None:
+    """Y (dy - sum(y dy))."""
+    y, dy = r.y(), r.dy
+    r.give(0, y * (dy - (y * dy).sum([r.attr("axis")], keepdims=True)))
+
+
+@gradient("LogSoftmax")
+def log_softmax(r: Call) -> None:
+    """Dy - softmax sum(dy)."""
+    r.give(0, log_softmax_gradient(r.dy, r.y(), r.attr("axis")))
+
+
+def log_softmax_gradient(dy: Value, y: Value, axis: int) -> Value:
+    """The gradient by x of y = LogSoftmax(x)."""
+    return dy - y.op("Exp") * dy.sum([axis], keepdims=True)
+
+
+@gradient("CumSum")
+def cum_sum(r: Call) -> None:
+    """The running sum in the other direction."""
+    flags = {"exclusive": r.node.attr("exclusive"), "reverse": 1 - r.attr("reverse") or None}
+    r.give(0, lambda: r.dy.op("CumSum", r.x(1), **flags))

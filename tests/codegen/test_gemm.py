@@ -1,0 +1,142 @@
+"""Gemm and MatMul against NumPy in float64, and the parts they are made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from compiler.codegen.kernels import gemm  # noqa: F401  # registers the lowerings
+from compiler.codegen.native import TILE
+from compiler.errors import UnsupportedError
+from tests.codegen.runner import run_op
+
+Array = NDArray[np.generic]
+FLOATS = ("float32", "float64")
+TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
+MR, NR = TILE["f32"].mr, TILE["f32"].nr
+
+
+def values(dtype: str, *shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(dtype)
+
+
+def close(got: Array, want: Array, k: int) -> None:
+    """Within the rounding of sums of k terms of size about 1."""
+    assert got.shape == want.shape
+    bound = TOLERANCE[str(got.dtype)] * (k + 4)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=bound)
+
+
+def check_gemm(dtype: str, m: int, n: int, k: int, c: tuple[int, ...] | None = None, **attrs: float) -> None:
+    a = values(dtype, *((k, m) if attrs.get("transA") else (m, k)))
+    b = values(dtype, *((n, k) if attrs.get("transB") else (k, n)), seed=1)
+    bias = None if c is None else values(dtype, *c, seed=2)
+    (y,) = run_op("Gemm", a, b, bias, **attrs)
+    wide = [v.astype(np.float64) for v in (a.T if attrs.get("transA") else a, b.T if attrs.get("transB") else b)]
+    want = attrs.get("alpha", 1.0) * (wide[0] @ wide[1])
+    if bias is not None:
+        want = want + attrs.get("beta", 1.0) * bias.astype(np.float64)
+    close(y, want, k)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("trans_b", [0, 1])
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("c", [None, (), (1,), (1, 1), "n", "1n", "m1", "mn"])
+@pytest.mark.parametrize(("m", "n"), [(MR + 1, NR + 1), (1, 1), (1, NR), (MR, 1)])
+def test_gemm_forms(dtype: str, trans_a: int, trans_b: int, c: object, m: int, n: int) -> None:
+    shapes = {"n": (n,), "1n": (1, n), "m1": (m, 1), "mn": (m, n)}
+    shape = shapes[c] if isinstance(c, str) else c
+    for alpha, beta in ((1.0, 1.0), (0.5, -2.0)):
+        check_gemm(dtype, m, n, 5, shape, transA=trans_a, transB=trans_b, alpha=alpha, beta=beta)
+
+
+EXTENTS = st.integers(0, 2 * NR + 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    dtype=st.sampled_from(FLOATS),
+    m=st.integers(0, 2 * MR + 1),
+    n=EXTENTS,
+    k=EXTENTS,
+    trans_a=st.integers(0, 1),
+    trans_b=st.integers(0, 1),
+    bias=st.booleans(),
+)
+def test_gemm_edges(dtype: str, m: int, n: int, k: int, trans_a: int, trans_b: int, bias: bool) -> None:
+    check_gemm(dtype, m, n, k, (n,) if bias else None, transA=trans_a, transB=trans_b)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 5, 1200), (200, 40, 385), (64, 300, 70), (700, 3, 9), (130, 130, 800)])
+def test_gemm_of_several_blocks(dtype: str, trans_a: int, trans_b: int, m: int, n: int, k: int) -> None:
+    check_gemm(dtype, m, n, k, (m, 1), transA=trans_a, transB=trans_b, alpha=0.25, beta=3.0)
+
+
+def test_gemm_leaves_out_c_for_beta_zero() -> None:
+    a, b, c = values("float32", 3, 4), values("float32", 4, 5), np.full((3, 5), np.nan, np.float32)
+    (y,) = run_op("Gemm", a, b, c, beta=0.0)
+    close(y, a.astype(np.float64) @ b, 4)
+
+
+def test_gemm_shows_nan_and_inf() -> None:
+    a, b = values("float32", 7, 4), values("float32", 4, 17)
+    a[2, 1], b[3, 16] = np.nan, np.inf
+    (y,) = run_op("Gemm", a, b)
+    with np.errstate(invalid="ignore"):
+        want = a @ b
+    assert (np.isnan(y) == np.isnan(want)).all()
+    assert (np.isinf(y) == np.isinf(want)).all()
+
+
+MATMULS = [
+    ((4,), (4,)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((2, 3, 4), (4,)),
+    ((4,), (2, 4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (3, 4, 17)),
+    ((1, 3, 4), (2, 2, 4, 5)),
+    ((5, 2, 7, 20), (5, 1, 20, 18)),
+    ((2, 0, 4), (2, 4, 5)),
+    ((0, 3, 4), (0, 4, 5)),
+    ((0, 3, 4), (4, 5)),
+    ((2, 3, 0), (2, 0, 5)),
+    ((0,), (0,)),
+]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize(("left", "right"), MATMULS)
+def test_matmul_is_that_of_numpy(dtype: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    a, b = 3 * np.random.default_rng(0).standard_normal(left), 3 * np.random.default_rng(1).standard_normal(right)
+    a, b = a.astype(dtype), b.astype(dtype)
+    (y,) = run_op("MatMul", a, b)
+    if dtype in FLOATS:
+        close(y, np.matmul(a.astype(np.float64), b.astype(np.float64)), 10 * left[-1])
+    else:
+        np.testing.assert_array_equal(y, np.matmul(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+def test_integer_gemm(dtype: str) -> None:
+    r = np.random.default_rng(0)
+    a, b, c = (r.integers(0, 1000, s).astype(dtype) for s in ((4, 3), (5, 4), (5,)))
+    (y,) = run_op("Gemm", a, b, c, transA=1, transB=1, alpha=2.0, beta=3.0)
+    np.testing.assert_array_equal(y, 2 * (a.T @ b.T) + 3 * c)
+    with pytest.raises(UnsupportedError, match="alpha"):
+        run_op("Gemm", a, b, c, transA=1, transB=1, alpha=0.5)
+
+
+def test_integers_wrap() -> None:
+    big = np.full((2, 2), 2**31 - 1, np.int32)
+    (y,) = run_op("MatMul", big, big)
+    np.testing.assert_array_equal(y, np.full((2, 2), 2, np.int32))

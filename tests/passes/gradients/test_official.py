@@ -1,0 +1,78 @@
+"""Every rule on the inputs of onnx's own node tests, first and second order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.passes.gradients import RULES
+from tests.gradcheck import Mismatch, check_off_kinks
+from tests.passes.gradients.cases import cases_of
+
+OPS: dict[str, int] = {
+    **dict.fromkeys(("Abs", "Identity", "Erf", "HardSwish", "Mish", "Relu", "Swish"), 1),
+    **dict.fromkeys(("Neg", "Exp", "Log", "Sqrt", "Reciprocal", "Sigmoid", "Tanh", "Softplus", "Softsign"), 2),
+    **dict.fromkeys(("Sin", "Cos", "Tan", "Sinh", "Cosh", "Asin", "Acos", "Atan", "Asinh", "Acosh", "Atanh"), 1),
+    **dict.fromkeys(("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu", "Selu"), 3),
+    **dict.fromkeys(("Shrink", "Celu", "Add", "Expand", "Tile", "Squeeze", "PRelu", "ReverseSequence"), 2),
+    **dict.fromkeys(("Sub", "Mul", "Div", "Sum", "Mean", "GatherElements", "TopK", "Pad", "DepthToSpace"), 2),
+    **{"Gelu": 4, "Mod": 6, "Where": 1, "Clip": 9, "Max": 6, "Min": 6, "Pow": 8},
+    **{"MatMul": 7, "Gemm": 11, "Conv": 6, "ConvTranspose": 11},
+    **{"MaxPool": 18, "AveragePool": 20, "GlobalAveragePool": 2, "GlobalMaxPool": 2},
+    **{"BatchNormalization": 4, "LayerNormalization": 19, "MeanVarianceNormalization": 1, "Dropout": 4},
+    **{"ReduceSum": 10, "ReduceMean": 8, "ReduceProd": 8, "ReduceL1": 8, "ReduceL2": 8, "ReduceMax": 6, "ReduceMin": 6, "ReduceSumSquare": 8},
+    **{"ReduceLogSum": 4, "ReduceLogSumExp": 8, "Softmax": 7, "LogSoftmax": 7, "CumSum": 7},
+    **{"Reshape": 10, "Flatten": 9, "Unsqueeze": 7, "Transpose": 7, "Concat": 12, "Split": 9, "Slice": 8},
+    **{"Gather": 4, "GatherND": 1, "ScatterElements": 7, "ScatterND": 7, "OneHot": 4, "SpaceToDepth": 4},
+    **{"NegativeLogLikelihoodLoss": 18, "SoftmaxCrossEntropyLoss": 34, "CenterCropPad": 6, "SwiGLU": 3},
+}
+"""op -> how many cases there are at least."""
+
+OTHERWISE = {
+    "Cast": "the official cases round to fewer bits",
+    "CastLike": "the official cases round to fewer bits",
+    "Trilu": "the official cases are of integers",
+}
+"""Ops with a rule that are checked by cases of our own only."""
+
+JITTER = 0.03
+"""Moves the inputs off kinks and ties, and fewer of them off the domain."""
+
+OUTPUTS = {"BatchNormalization": 1}
+"""op -> how many outputs are differentiated; the running statistics are constants by the standard."""
+
+SKIPPED = {
+    "inf, nan": ("mod_float_edge_cases", "empty_set"),
+    "not lowered to a mask": ("training_dropout",),
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_official_cases(op: str) -> None:
+    skipped = [part for parts in SKIPPED.values() for part in parts]
+    done, failures = 0, []
+    for case in cases_of(op, JITTER):
+        if any(part in case.name for part in skipped):
+            continue
+        outputs = [v for v in case.graph.outputs if case.graph.type(case.graph.outputs[v]).dtype == "f64"]
+        if not outputs:
+            continue
+        try:
+            check_off_kinks(case.graph, case.feeds, case.xs, outputs[: OUTPUTS.get(op)])
+        except Mismatch as e:
+            failures.append(f"{case.name}: {e}")
+        done += 1
+    assert not failures, "\n".join(failures)
+    assert done >= OPS[op]
+
+
+def test_every_rule_is_checked() -> None:
+    standard = {op for op in RULES if "." not in op}
+    assert standard <= {*OPS, *OTHERWISE}
+
+
+def test_the_jitter_is_small() -> None:
+    case = next(iter(cases_of("Relu", JITTER)))
+    clean = next(iter(cases_of("Relu", 0.0)))
+    (x,) = case.xs
+    assert 0 < np.abs(case.feeds[x] - clean.feeds[x]).max() <= JITTER
