@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
+from compiler import __version__
 from compiler.codegen.build import plan_and_emit
 from compiler.codegen.export import export
+from compiler.codegen.library import check_name
+from compiler.codegen.library_artifact import Recipe, check_replaceable, write_artifact
+from compiler.codegen.library_cpu import target
 from compiler.codegen.support import has_kernel
 from compiler.errors import CompileError, InputError, Problem
 from compiler.frontend import NeedsStatic
 from compiler.frontend import load as load_source
+from compiler.frontend.trained import INLINE_LIMIT, trained_model
 from compiler.ir.graph import Graph, Program
 from compiler.passes.pipeline import PASS_NAMES, run_program
 from compiler.runtime.step import StepFunction
-from compiler.specialize import Options, Specializations
+from compiler.specialize import Options, Specializations, initial_state, state_slots, state_types
 
 Model = onnx.ModelProto | bytes | str | os.PathLike[str]
 
@@ -107,3 +113,52 @@ def check(model: Model, *, dims: Mapping[str, int] | None = None) -> tuple[Probl
     except CompileError as e:
         return e.problems
     return ()
+
+
+def build(
+    model: Model,
+    folder: str | os.PathLike[str],
+    *,
+    dims: Mapping[str, int] | None = None,
+    static: Mapping[str, Any] | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    algorithm: int | None = None,
+    name: str = "onnxc",
+    cpu: str = "host",
+    cc: str = "cc",
+) -> None:
+    """Build a model ahead of time: a folder with a native library, a C header, weights and a manifest.
+
+    `compiler.load(folder)` gives the step again, on machines that have neither onnx nor numba; docs/ahead-of-time.md
+    tells about the files and the C interface. All symbolic dims must be bound; threads is the most that a loader may
+    use; other arguments as for `compile`. name: prefix of every name in C, so that models with different names go into
+    one program. cpu: "host", this machine's processor, or for others "x86-64", "x86-64-v2", "-v3" or "-v4". cc: the C
+    compiler, with options if need be. An artifact that is there already is replaced; any other folder is not touched.
+
+    CompileError as for `compile`. InputError: arguments that do not fit. BuildError: no C compiler, or a bad folder.
+    """
+    if not isinstance(threads, int) or not 1 <= threads <= 256:
+        raise InputError(f"threads must be an integer from 1 to 256, not {threads!r}")
+    check_name(name)
+    check_replaceable(Path(folder))
+    machine = target(cpu)
+    arrays = {n: np.asarray(a) for n, a in (static or {}).items()}
+    source = load_source(model)
+    work = run_program(source.program(dims or {}, arrays, algorithm), has_kernel, seed=seed)
+    initial = initial_state(source, seed)
+    inference = trained_model(source, initial)
+    options = {"dims": dict(dims or {}), "static": sorted(arrays), "seed": seed, "algorithm": algorithm}
+    recipe = Recipe(
+        program=work,
+        states=state_slots(state_types(source)),
+        initial=initial,
+        inference=inference.SerializeToString() if inference.ByteSize() < INLINE_LIMIT else None,
+        name=name,
+        version=__version__,
+        target=machine,
+        threads=threads,
+        cc=cc,
+        options=options,
+    )
+    write_artifact(recipe, Path(folder))

@@ -43,9 +43,7 @@ class Rep(BackendRep):
         feeds = inputs if isinstance(inputs, Mapping) else self._named(inputs)
         if self._step is None:
             self._step = compile_model(_with_reference_dropout(self._model, feeds))
-        arrays = {n: np.asarray(a) for n, a in feeds.items()}
-        arrays = {n: a.view(np.uint16) if a.dtype == _BF16 else a for n, a in arrays.items()}
-        found = self._step(arrays)
+        found = self._step({n: np.asarray(a) for n, a in feeds.items()})
         results = []
         for o in graph.output:
             a = found[o.name]

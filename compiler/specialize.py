@@ -41,6 +41,24 @@ class Options:
     algorithm: int | None = None
 
 
+def state_types(source: Source) -> dict[str, TensorType]:
+    """All states of a model: the variables that its bindings name, and what random numbers are drawn from."""
+    types = {name: source.initializers[name].type for name in source.variables}
+    return types | ({SEED: TensorType("i64"), STEP: TensorType("i64")} if _draws(source) else {})
+
+
+def state_slots(types: Mapping[str, TensorType]) -> list[Slot]:
+    """Where they lie in the block that all graphs of the model share."""
+    offsets, _ = state_offsets(types)
+    return [Slot(n, t.dtype, t.shape, STATE, offsets[n]) for n, t in types.items()]
+
+
+def initial_state(source: Source, seed: int) -> dict[str, Array]:
+    """First value of every state."""
+    hidden = {SEED: np.array(seed, np.int64), STEP: np.array(0, np.int64)}
+    return {n: hidden[n] if n in hidden else source.initializers[n].tensor.array for n in state_types(source)}
+
+
 class Specializations:
     """Programs and code of one model, made as they are needed (a `runtime.step.Backend`)."""
 
@@ -51,11 +69,8 @@ class Specializations:
         self._compiled: dict[tuple[Any, ...], Compiled] = {}
         self._latest: tuple[Any, ...] | None = None
         self._pool = Pool(options.threads, _pool_code() if options.threads > 1 else None)
-        self._types = {name: source.initializers[name].type for name in source.variables}
-        if _draws(source):
-            self._types |= {SEED: TensorType("i64"), STEP: TensorType("i64")}
-        offsets, _ = state_offsets(self._types)
-        self.states: Sequence[Slot] = [Slot(n, t.dtype, t.shape, STATE, offsets[n]) for n, t in self._types.items()]
+        self._types = state_types(source)
+        self.states: Sequence[Slot] = state_slots(self._types)
         self.initializes = any(info.initialization.node for info in source.model.training_info)
         if not set(source.symbols) - set(options.dims):
             self._warm_up()
@@ -69,8 +84,7 @@ class Specializations:
 
     def initial(self) -> dict[str, Array]:
         """First value of every state."""
-        hidden = {SEED: np.array(self.options.seed, np.int64), STEP: np.array(0, np.int64)}
-        return {n: hidden[n] if n in hidden else self._source.initializers[n].tensor.array for n in self._types}
+        return initial_state(self._source, self.options.seed)
 
     # --- programs ----------------------------------------------------------------------------------------
     def _key(

@@ -1,12 +1,11 @@
 """Gradients against central finite differences, in float64, along random directions.
 
-The graphs are evaluated by onnx.reference; `EXACT` replaces the few of its ops that compute in float32 inside.
+The graphs are evaluated by onnx.reference, but for the few ops of which `tests.exact` says why.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from unittest import mock
 
@@ -17,80 +16,14 @@ from compiler.ir.builder import GRADIENT, Builder
 from compiler.ir.evaluate import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.interpret import interpret
-from compiler.ir.windows import windows
+from compiler.ir.types import numpy_dtype
 from compiler.passes.gradients import expand_gradients
+from tests.exact import EXACT
 
 Array = npt.NDArray[np.generic]
 
 STEP = 1e-5
 RELATIVE, ABSOLUTE = 2e-6, 2e-7
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _gelu(node: Node, args: Sequence[Array | None]) -> list[Array]:
-    (x,) = args
-    if node.attr("approximate") == "tanh":
-        return [0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))]
-    return [0.5 * x * (1 + _erf(x / math.sqrt(2)))]
-
-
-def _max_pool(node: Node, args: Sequence[Array | None]) -> list[Array]:
-    (x,) = args
-    axes = windows(node, x.shape[2:], node.attr("kernel_shape"))
-    rank, flat = len(axes), np.arange(x.size).reshape(x.shape)
-    best = where = None
-    for tap in np.ndindex(*(a.kernel for a in axes)):  # the first maximum in order of the taps
-        at = [k * a.dilation - a.before + np.arange(a.out) * a.stride for k, a in zip(tap, axes, strict=True)]
-        outside = np.zeros([len(i) for i in at], bool)
-        for d, (i, a) in enumerate(zip(at, axes, strict=True)):
-            outside |= ((i < 0) | (i >= a.size)).reshape([-1 if n == d else 1 for n in range(rank)])
-        grid = (slice(None), slice(None), *np.ix_(*(i.clip(0, a.size - 1) for i, a in zip(at, axes, strict=True))))
-        value = np.where(outside, -np.inf, x[grid])
-        if best is None:
-            best, where = value, flat[grid]
-        else:
-            where = np.where(value > best, flat[grid], where)
-            best = np.where(value > best, value, best)
-    return [best, where][: len(node.outputs)]
-
-
-def _average_pool(node: Node, args: Sequence[Array | None]) -> list[Array]:
-    (x,) = args
-    axes = windows(node, x.shape[2:], node.attr("kernel_shape"))
-    total, count = 0.0, 0.0
-    for tap in np.ndindex(*(a.kernel for a in axes)):
-        inside, counted, grid = 1.0, 1.0, [slice(None), slice(None)]
-        at = [k * a.dilation - a.before + np.arange(a.out) * a.stride for k, a in zip(tap, axes, strict=True)]
-        for i, a in zip(at, axes, strict=True):
-            padding = (a.before, a.after) if node.attr("count_include_pad", 0) else (0, 0)
-            inside = np.multiply.outer(inside, (i >= 0) & (i < a.size))
-            counted = np.multiply.outer(counted, (i >= -padding[0]) & (i < a.size + padding[1]))
-        grid += np.ix_(*(i.clip(0, a.size - 1) for i, a in zip(at, axes, strict=True)))
-        total, count = total + x[tuple(grid)] * inside, count + counted
-    return [total / count]
-
-
-def _gather_elements(node: Node, args: Sequence[Array | None]) -> list[Array]:
-    x, indices = args
-    return [np.take_along_axis(x, indices, node.attr("axis", 0))]
-
-
-def _mean_variance_normalization(node: Node, args: Sequence[Array | None]) -> list[Array]:
-    (x,) = args
-    axes = node.attr("axes", (0, 2, 3))
-    return [(x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9)]
-
-
-EXACT: dict[str, Callable[[Node, Sequence[Array | None]], Sequence[Array]]] = {
-    "Erf": lambda node, args: [_erf(args[0])],  # float32 inside
-    "Gelu": _gelu,  # float32 inside
-    "MaxPool": _max_pool,  # wrong indices where strides and dilations are 1; slow
-    "AveragePool": _average_pool,  # slow
-    "MeanVarianceNormalization": _mean_variance_normalization,  # takes no float64
-    "GatherElements": _gather_elements,  # refuses more than 64 elements along the axis
-}
-"""Ops that onnx.reference computes in float32 though x is float64, or wrongly, or too slowly for tests."""
 
 
 @contextlib.contextmanager
@@ -140,8 +73,8 @@ def scalar(graph: Graph, outputs: Sequence[str], rng: np.random.Generator, squar
     total = ""
     for public in outputs:
         v = names[graph.outputs[public]]
-        weights = b.const(rng.uniform(0.5, 1.5, b.shape(v)) * rng.choice([-1, 1], b.shape(v)))
-        weighted = b.op("Mul", v, weights)
+        weights = rng.uniform(0.5, 1.5, b.shape(v)) * rng.choice([-1, 1], b.shape(v))
+        weighted = b.op("Mul", v, b.const(np.asarray(weights, numpy_dtype(b.type(v).dtype))))
         if square:
             weighted = b.op("Mul", weighted, b.op("Add", v, b.scalar(0.7, v)))
         part = b.op("ReduceSum", weighted, keepdims=0)

@@ -12,8 +12,10 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 from compiler.codegen.export import bindings, export
+from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
 from compiler.ir.types import AnyArray, numpy_dtype
+from compiler.passes.dce import dce
 
 Arrays = Mapping[str, AnyArray]
 Evaluator = Literal["ort", "reference"]
@@ -103,28 +105,35 @@ def random_feeds(graph: Graph, seed: int = 0, high: int = 2) -> dict[str, AnyArr
     return feeds
 
 
-def numeric_gradient(
-    graph: Graph,
-    y: str,
-    x: str,
-    feeds: Arrays,
-    *,
-    directions: int = 3,
-    step: float = 1e-3,
-    evaluator: Evaluator = "ort",
+def slopes(
+    graph: Graph, y: str, x: str, feeds: Arrays, *, directions: int = 3, step: float = 1e-4, evaluator: Evaluator = "ort"
 ) -> list[tuple[AnyArray, float]]:
-    """Directional derivatives of sum(output y) by an input or state x, by central differences: (direction, slope)."""
-    f = prepare(export(graph), evaluator)
+    """Derivatives of the sum of output y by input or state x along random directions: (direction, central difference).
+
+    The graph must have a meaning without y's gradient: what only Gradient nodes feed is left out before the export.
+    """
+    evaluate = prepare(export(dce(only_outputs(graph, [y]))), evaluator)
     rng = np.random.default_rng(7)
-    start = np.asarray(feeds[x] if x in feeds else graph.states[x].array)
-    pairs = []
+    start = feeds[x] if x in feeds else graph.states[x].array
+
+    def total(value: AnyArray) -> float:
+        found = evaluate({**feeds, x: value}, None) if x in feeds else evaluate(feeds, {x: value})
+        return float(np.sum(found[y], dtype=np.float64))
+
+    pairs: list[tuple[AnyArray, float]] = []
     for _ in range(directions):
         direction = rng.normal(size=start.shape).astype(start.dtype)
-        ends = [
-            np.sum(f({**feeds}, {x: start + s * step * direction} if x not in feeds else None)[y], dtype=np.float64)
-            if x not in feeds
-            else np.sum(f({**feeds, x: start + s * step * direction}, None)[y], dtype=np.float64)
-            for s in (1, -1)
-        ]
-        pairs.append((direction, float((ends[0] - ends[1]) / (2 * step))))
+        ends = [total((start + sign * step * direction).astype(start.dtype)) for sign in (1, -1)]
+        pairs.append((direction, (ends[0] - ends[1]) / (2 * step)))
     return pairs
+
+
+def only_outputs(graph: Graph, outputs: list[str]) -> Graph:
+    """The graph with these of its outputs, and no update."""
+    b = Builder(graph.name)
+    names = b.sources_of(graph)
+    for node in graph.nodes:
+        b.copy(node, names, graph)
+    for public in outputs:
+        b.output(public, names[graph.outputs[public]])
+    return b.build()

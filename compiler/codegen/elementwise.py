@@ -20,6 +20,7 @@ ANY = NUMBER | {"bool"}
 COMPUTED = {"f16": "f32", "bf16": "f32"}
 """Element types whose values are computed in another one, and rounded after every op."""
 
+
 @dataclass
 class Formula:
     """What a formula sees: expressions of its operands, element types, attributes, and typed constants."""
@@ -94,11 +95,25 @@ _simple(
     Softplus="softplus({0})",
     Mish="{0} * tanh(softplus({0}))",
 )  # fmt: skip
-_simple(NUMBER, Add="{0} + {1}", Sub="{0} - {1}", Mul="{0} * {1}", Neg="-{0}", Relu="maximum({0}, {zero})")
+_simple(NUMBER, Relu="maximum({0}, {zero})")
 _simple(NUMBER, Less="{0} < {1}", Greater="{0} > {1}", LessOrEqual="{0} <= {1}", GreaterOrEqual="{0} >= {1}")
 _simple(ANY, Equal="{0} == {1}", Where="({1} if {0} else {2})")
 _simple(frozenset({"bool"}), And="{0} & {1}", Or="{0} | {1}", Xor="{0} ^ {1}", Not="not {0}")
-_simple(INT, BitwiseAnd="{0} & {1}", BitwiseOr="{0} | {1}", BitwiseXor="{0} ^ {1}", BitwiseNot="~{0}")
+_simple(INT, BitwiseAnd="int_and({0}, {1})", BitwiseOr="int_or({0}, {1})", BitwiseXor="int_xor({0}, {1})")
+_simple(INT, BitwiseNot="~{0}")
+
+
+def _either(floating: str, integer: str) -> Rule:
+    """Numba's operators leave integer overflow undefined; `int_add` and its relatives wrap."""
+    return lambda f: f.each(floating if f.result in FLOAT else integer)
+
+
+ELEMENTWISE |= {
+    "Add": Elementwise(_either("{0} + {1}", "int_add({0}, {1})"), NUMBER),
+    "Sub": Elementwise(_either("{0} - {1}", "int_sub({0}, {1})"), NUMBER),
+    "Mul": Elementwise(_either("{0} * {1}", "int_mul({0}, {1})"), NUMBER),
+    "Neg": Elementwise(_either("-{0}", "int_sub({zero}, {0})"), NUMBER),
+}
 
 
 @elementwise(NUMBER, "Div")
@@ -115,14 +130,14 @@ def _mod(f: Formula) -> str:
 
 @elementwise(INT, "BitShift")
 def _shift(f: Formula) -> str:
-    bits = np.dtype(NUMPY[f.result]).itemsize * 8
-    shifted = f.each("{0} << {1}" if f.attr("direction") == "LEFT" else "{0} >> {1}")
-    return f"({shifted} if {f.args[1]} < {f.const(bits)} else {f.const(0)})"
+    return f.each("int_shl({0}, {1})" if f.attr("direction") == "LEFT" else "int_shr({0}, {1})")
 
 
 @elementwise(NUMBER, "Abs")
 def _abs(f: Formula) -> str:
-    return f.each("{0}" if f.result.startswith("u") else "abs({0})")
+    if f.result in FLOAT:
+        return f.each("abs({0})")
+    return f.each("{0}" if f.result.startswith("u") else "({0} if {0} >= {zero} else int_sub({zero}, {0}))")
 
 
 @elementwise(NUMBER, "Sign")
@@ -159,7 +174,7 @@ def _fold(form: str) -> Rule:
 
 elementwise(NUMBER, "Max")(_fold("maximum({0}, {1})"))
 elementwise(NUMBER, "Min")(_fold("minimum({0}, {1})"))
-elementwise(NUMBER, "Sum")(_fold("{0} + {1}"))
+elementwise(FLOAT, "Sum")(_fold("{0} + {1}"))
 
 
 @elementwise(FLOAT, "Mean")

@@ -34,7 +34,10 @@ def emit(plan: Plan) -> Emitted:
             main += [f"    if i64(T[{STATUS_WORD}], 1)[0] != 0:", "        return"]
             continue
         name = f"part{i}"
-        text = "\n".join([f"def {name}(table, thread, threads):", "    T = i64(table, 0)", *_body(plan, piece, names)]) + "\n"
+        text = (
+            "\n".join([f"def {name}(table, thread, threads):", "    T = i64(table, 0)", *_body(plan, piece, names)])
+            + "\n"
+        )
         namespace[name] = Kernel.from_source(name, text, namespace)
         texts.append(text)
         main.append(f"    {name}(table, thread, threads)")

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from compiler.codegen import native
 from compiler.codegen.calls import Arg, Call, In, Out
 from compiler.codegen.elementwise import ELEMENTWISE, Formula, is_elementwise, wrap
-from compiler.codegen.native import ITEMSIZE, Kernel, convert, inline, int_div, int_mod, int_rem, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, convert, inline, pointer
 from compiler.codegen.native.math import (
     erf,
     exp,
@@ -64,7 +65,9 @@ def group_elementwise(graph: Graph, keep: set[str]) -> list[Group]:
             shapes[i] = graph.type(node.outputs[0]).shape
         for v in node.reads:
             producer = graph.producer(v)
-            same = elementwise and producer is not None and graph.type(v).shape == shapes[i] and _fusable(graph, producer)
+            same = (
+                elementwise and producer is not None and graph.type(v).shape == shapes[i] and _fusable(graph, producer)
+            )
             late[v] = max(late.get(v, 0), mine if same else mine + 1)
     return _connect(graph, level, shapes, keep)
 
@@ -73,9 +76,7 @@ def _fusable(graph: Graph, node: Node) -> bool:
     return is_elementwise(node, [graph.type(v).dtype if v else "" for v in node.inputs])
 
 
-def _connect(
-    graph: Graph, level: dict[int, int], shapes: dict[int, tuple[int, ...]], keep: set[str]
-) -> list[Group]:
+def _connect(graph: Graph, level: dict[int, int], shapes: dict[int, tuple[int, ...]], keep: set[str]) -> list[Group]:
     """Nodes of one level and shape that an edge joins share a group, up to the limits of a kernel.
 
     A group that had to refuse a reader takes no further nodes: a later one could close a circle through that reader.
@@ -191,10 +192,14 @@ def float_mod(x: Any, y: Any) -> Any:
 _NAMESPACE: dict[str, Any] = {
     **{f"p_{dtype}": pointer(dtype) for dtype in ITEMSIZE},
     **{f"to_{dtype}": convert(dtype) for dtype in ITEMSIZE},
-    **{name: getattr(np, name) for name in ("sqrt", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil", "rint", "fmod")},
+    **{
+        name: getattr(np, name)
+        for name in ("sqrt", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil", "rint", "fmod")
+    },
     **{short: getattr(np, f"arc{short[1:]}") for short in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
-    **{"exp": exp, "expm1": expm1, "log": log, "log1p": log1p, "tanh": tanh, "sigmoid": sigmoid, "softplus": softplus},
-    **{"erf": erf, "maximum": maximum, "minimum": minimum, "int_div": int_div, "int_rem": int_rem, "int_mod": int_mod},
+    "exp": exp, "expm1": expm1, "log": log, "log1p": log1p, "tanh": tanh, "sigmoid": sigmoid, "softplus": softplus,
+    "erf": erf, "maximum": maximum, "minimum": minimum,
+    **{name: getattr(native, name) for name in native.__all__ if name.startswith("int_")},
     "pow": np.power,
     "float_mod": float_mod,
 }
@@ -241,7 +246,9 @@ def _source(
     for v in group.outputs:
         x = of[inplace.get(v, v)]
         runs = loop.axes[operands.index(inplace.get(v, v))]
-        inner.append(f"{x}p[j] = {_local(group, v)}" if any(runs) else f"p_{types[v].dtype}({x}, 0)[0] = {_local(group, v)}")
+        inner.append(
+            f"{x}p[j] = {_local(group, v)}" if any(runs) else f"p_{types[v].dtype}({x}, 0)[0] = {_local(group, v)}"
+        )
     if depth == 1:
         lines = [*outer, "for j in range(hi - lo):", *(f"    {line}" for line in inner)]
     else:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -72,6 +74,7 @@ def build_library(
     repeats when it saves. BuildError: no C compiler, or it refuses. UnsupportedError: nodes without a kernel.
     """
     check_name(name)
+    cc = shlex.join(_compiler(cc))
     types = {s.name: TensorType(s.dtype, s.shape) for s in states}
     stored, order, head = _stored(weights, states)
     graphs: list[Graph] = []
@@ -105,6 +108,15 @@ def build_library(
     return Built(library, path, {g.role: g.layout for g in graphs}, source)
 
 
+def _compiler(cc: str) -> list[str]:
+    """The command of a C compiler, its program with its path. BuildError: there is none."""
+    command = shlex.split(cc)
+    program = shutil.which(command[0]) if command else None
+    if program is None:
+        raise BuildError(f"there is no C compiler {cc!r}: install one (gcc or clang), or name it with cc=")
+    return [os.path.abspath(program), *command[1:]]
+
+
 def _stored(weights: Path, states: Sequence[Slot]) -> tuple[list[Stored], list[int], bytes]:
     """How a file holds each state, the order of their data, and all that stands before the data."""
     with open(weights, "rb") as f:
@@ -134,7 +146,7 @@ def _compile(c: Contents, blocks: Mapping[str, AnyArray], scratch: Path, cc: str
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, cwd=scratch)
         except OSError as e:
-            raise BuildError(f"no C compiler {cc!r} ({e.strerror}): install one or name it with cc=") from e
+            raise BuildError(f"the C compiler {cc!r} does not run: {e}") from e
         except subprocess.CalledProcessError as e:
             raise BuildError(f"{cc} cannot compile the C interface; it says: {e.stderr.strip()}") from e
     return objects

@@ -237,7 +237,7 @@ def _arrays(c: Contents) -> list[str]:
             file = "NULL, 0, NULL"
             if group.prefix == "state":
                 stored = c.stored[i]
-                file = f"{literal(stored.name)}, {len(stored.name.encode("utf-8", "surrogatepass"))}, {literal(stored.dtype)}"
+                file = f"{literal(stored.name)}, {len(stored.name.encode('utf-8', 'surrogatepass'))}, {literal(stored.dtype)}"
             lines.append(f"    {{{{{what}, (const int64_t[]){{{shape}}}}}, {s.block}, {s.offset}, {file}}},")
         lines += ["};", ""]
         rows.append(f"    {{{group.prefix}s, {len(group.slots)}, {group.graph}}},")

@@ -142,7 +142,7 @@ class _Placement:
         return last
 
     def _state_targets(self) -> dict[str, str]:
-        """value -> the state that it updates, where the value may be written over the state: after the last check."""
+        """Value -> the state that it updates, where the value may be written over the state: after the last check."""
         checks = [i for i, u in enumerate(self.s.units) if u.checks]
         safe = {v for u in self.s.units[checks[-1] + 1 if checks else 0 :] for v in u.writes}
         targets: dict[str, str] = {}
@@ -202,7 +202,7 @@ class _Placement:
             and reads.count(roots[v]) == 1
             for new, v in pairs
         )
-        self.m.inplace[id(u)] = {new: v for new, v in pairs} if alone else {}
+        self.m.inplace[id(u)] = dict(pairs) if alone else {}
         if alone:
             for new, v in pairs:
                 self.m.places[new] = self.m.places[roots[v]]

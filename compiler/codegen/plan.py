@@ -283,5 +283,3 @@ class _Planner:
 def _store(block: AnyArray, offset: int, array: AnyArray) -> None:
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     block[offset : offset + data.size] = data
-
-

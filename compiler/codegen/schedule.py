@@ -132,9 +132,13 @@ def _branch_unit(node: Node, graph: Graph, s: Schedule) -> Unit:
                 t = s.types[out]
                 source = names[v]
                 call = copy_call(In(source), Out(out), t.nbytes)
-                units.append(Unit([Node("Identity", (source,), (out,), origin=node.origin)], [source], [out], calls=[call]))
+                units.append(
+                    Unit([Node("Identity", (source,), (out,), origin=node.origin)], [source], [out], calls=[call])
+                )
         branches.append(units)
-    return Unit([node], [node.inputs[0], *dict.fromkeys(node.captures)], list(node.results), branches=(branches[0], branches[1]))
+    return Unit(
+        [node], [node.inputs[0], *dict.fromkeys(node.captures)], list(node.results), branches=(branches[0], branches[1])
+    )
 
 
 def _rename(g: Graph, names: Mapping[str, str]) -> Graph:
@@ -174,5 +178,3 @@ def _order(units: list[tuple[int, Unit]], s: Schedule) -> list[Unit]:
                 heapq.heappush(ready, key(reader))
     assert len(ordered) == len(units), "fused loops wait for each other"
     return ordered
-
-

@@ -71,6 +71,8 @@ def _kernel(step: Step, dtype: str, present: tuple[bool, ...], inplace: bool) ->
     lines.append("        for j in range(b - a):")
     lines += [f"            x{i}v = x{i}p[j]" for i in range(len(tensors))]
     lines += [f"            {line}" for line in body]
-    lines += [f"            {out}p[j] = {local.get(v, f'{names.get(v)}v')}" for out, v in zip(outs, results, strict=True)]
+    lines += [
+        f"            {out}p[j] = {local.get(v, f'{names.get(v)}v')}" for out, v in zip(outs, results, strict=True)
+    ]
     lines.append("        first += n")
     return kernel_from(name, "\n".join(lines) + "\n", constants)

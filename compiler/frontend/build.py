@@ -9,11 +9,11 @@ from onnx import NodeProto
 from compiler.errors import UnsupportedError, VerifyError
 from compiler.frontend.flatten import Flat
 from compiler.frontend.gradient import check_point, is_gradient
+from compiler.frontend.operators import is_readable
 from compiler.frontend.report import Report
 from compiler.frontend.walk import reads, where_node
 from compiler.ir.builder import Builder
 from compiler.ir.infer import NotStatic
-from compiler.ir.proto import op_name, schema
 from compiler.ir.reading import read_node
 from compiler.ir.types import Tensor
 
@@ -73,7 +73,7 @@ class Reading:
                 names[v] = b.const(flat.weights[v].tensor, v)
         for node in flat.nodes:
             # A node that depends on one that failed, or on an unknown operator, is passed over: that was reported.
-            if schema(op_name(node.domain, node.op_type)) is not None and all(v in names for v in reads(node)):
+            if is_readable(node) and all(v in names for v in reads(node)):
                 self._add(node, names)
         return names
 

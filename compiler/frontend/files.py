@@ -14,6 +14,14 @@ from compiler.errors import ModelError, Problem
 Model = onnx.ModelProto | bytes | str | os.PathLike[str]
 
 _LIMIT = 2**31 - 1
+_WITHOUT_TEXT = (
+    onnx.AttributeProto.INT,
+    onnx.AttributeProto.INTS,
+    onnx.AttributeProto.FLOAT,
+    onnx.AttributeProto.FLOATS,
+    onnx.AttributeProto.STRING,  # these are bytes, decoded where they are read
+    onnx.AttributeProto.STRINGS,
+)
 _EXPORT = "export the model again"
 _BINARY = "convert it to the binary format: onnx.save(onnx.load(path), 'model.onnx')"
 
@@ -107,4 +115,4 @@ def _good_node(message: Message) -> bool:
         "".join((*message.input, *message.output, *(a.name + a.ref_attr_name for a in message.attribute)))
     except TypeError:
         return False
-    return not any(a.HasField("g") or a.graphs or a.HasField("t") or a.tensors for a in message.attribute)
+    return all(a.type in _WITHOUT_TEXT for a in message.attribute)

@@ -17,10 +17,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from compiler.frontend.report import Report
-from compiler.frontend.walk import bodies, node_name, reads, where_node
+from compiler.frontend.walk import bodies, defined, node_name, reads, where_node
 from compiler.ir.builder import Builder
 from compiler.ir.proto import TRAINING_DOMAIN
 
@@ -60,6 +60,15 @@ def make_explicit(
         else:
             result.append(node)
     return sort(result, report, where)
+
+
+def check_gradients(model: ModelProto, report: Report) -> None:
+    """Report all Gradients that are wrong, in a model that may be wrong otherwise as well."""
+    for f in model.functions:
+        make_explicit(f.node, f.input, report, f"function {f.name!r}")
+    combined = [[model.graph, info.algorithm] for info in model.training_info] or [[model.graph]]
+    for graphs in [*combined, *([info.initialization] for info in model.training_info)]:
+        make_explicit((node for g in graphs for node in g.node), (v for g in graphs for v in defined(g)), report)
 
 
 def _has_gradient(nodes: Iterable[NodeProto]) -> bool:

@@ -12,7 +12,7 @@ from compiler.frontend.gradient import GRADIENT_DOMAINS, is_gradient
 from compiler.frontend.report import Report
 from compiler.frontend.upgrade import OLDEST_OPSET
 from compiler.frontend.walk import bodies
-from compiler.ir.proto import CANONICAL_OPSET, OPSETS, TRAINING_DOMAIN
+from compiler.ir.proto import CANONICAL_OPSET, OPSETS, TRAINING_DOMAIN, op_name, schema
 
 _NESTING = frozenset({"If"})
 """Operators with nested graphs that can be read."""
@@ -34,11 +34,28 @@ def check_imports(imports: Iterable[OperatorSetIdProto], where: str, report: Rep
                 f"{shown} is imported as version {versions[domain]} and {o.version}", at, "keep one of them"
             )
         elif domain == "" and o.version < OLDEST_OPSET:
+            report.stop = True
             what = f"{shown} version {o.version} is too old: versions {OLDEST_OPSET} to {CANONICAL_OPSET} can be read"
             report.unsupported(what, at, "upgrade the model with onnx.version_converter, or export it again")
         elif o.version > (newest := OPSETS.get(domain, o.version)):
+            report.stop = True
             what = f"{shown} version {o.version} is not known: versions up to {newest} can be read"
             report.unsupported(what, at, "export the model for an older opset, or install a newer onnxc")
+
+
+def is_readable(node: NodeProto) -> bool:
+    """Whether a node at the canonical opset can be read: if not, `Operators.check` has reported it."""
+    s = schema(op_name(node.domain, node.op_type))
+    return s is not None and _nests_well(node) and _is_numeric(s)
+
+
+def _nests_well(node: NodeProto) -> bool:
+    return node.op_type in _NESTING or not any(True for _ in bodies(node))
+
+
+def _is_numeric(s: onnx.defs.OpSchema) -> bool:
+    """Whether the first output may be a tensor of numbers."""
+    return not s.outputs or any(t.startswith("tensor(") and t != "tensor(string)" for t in s.outputs[0].types)
 
 
 class Operators:
@@ -81,12 +98,7 @@ class Operators:
             what = f"there is no operator {op!r} in {domain or 'ai.onnx'} version {version}"
             report.malformed(what, at, "import a newer opset" if newest else "check its name and domain")
             return
-        schema = onnx.defs.get_schema(op, version, domain)
-        if any(True for _ in bodies(node)) and op not in _NESTING:
+        if not _nests_well(node):
             report.unsupported(f"operator {op} is not supported", at, "unroll it, or compute its result outside")
-        elif schema.outputs and not any(
-            t.startswith("tensor(") and t != "tensor(string)" for t in schema.outputs[0].types
-        ):
-            report.unsupported(
-                f"operator {op} computes no numeric tensor", at, "compute its result outside of the model"
-            )
+        elif not _is_numeric(onnx.defs.get_schema(op, version, domain)):
+            report.unsupported(f"operator {op} computes no numeric tensor", at, "compute its result outside")

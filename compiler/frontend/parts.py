@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import count
 
-import onnx
-from onnx import FunctionProto, GraphProto
+from onnx import FunctionProto, GraphProto, ModelProto, OperatorSetIdProto
 
 from compiler.frontend.flatten import Flat, Functions, flatten
 from compiler.frontend.functions import Key
@@ -51,51 +50,24 @@ class Parts:
         yield from (a.flat for a in self.algorithms) if self.algorithms else (self.inference,)
 
 
-def read_parts(model: onnx.ModelProto, folder: Path | None, report: Report) -> Parts:
-    """The parts of a model that has passed the structural checks."""
-    tensors = Tensors(folder, report)
-    opset = _opset(model.opset_import)
-    functions = _functions(model, opset, report)
-    bound = {b.key for info in model.training_info for b in (*info.update_binding, *info.initialization_binding)}
-    inference_weights = read_weights(model.graph, tensors, "")
-    taken = {*inference_weights, *(v.name for v in model.graph.input)}
-    taken.update(v.name for info in model.training_info for v in info.algorithm.input)
-
-    def flat(name: str, graphs: list[GraphProto], weights: Mapping[str, Weight]) -> Flat:
-        return flatten(name, graphs, weights, bound, opset, functions, tensors, report)
-
-    algorithms = []
-    names = _names(model.training_info)
-    for i, (info, name) in enumerate(zip(model.training_info, names, strict=True)):
-        where = f"training_info[{i}]"
-        own = read_weights(info.algorithm, tensors, where)
-        updates = {b.key: b.value for b in info.update_binding}
-        initial_updates = {b.key: b.value for b in info.initialization_binding}
-        states: dict[str, str] = {}
-        for key in dict.fromkeys((*updates, *initial_updates)):
-            states[key] = key if key in inference_weights or key not in taken else _free(f"{name}/{key}", taken)
-            taken.add(states[key])
-        algorithms.append(
-            Algorithm(
-                name,
-                where,
-                flat(name, [model.graph, info.algorithm], inference_weights | own),
-                flat(
-                    f"{name} initialization", [info.initialization], read_weights(info.initialization, tensors, where)
-                ),
-                list(dict.fromkeys(v.name for v in info.algorithm.output)),
-                updates,
-                initial_updates,
-                states,
-            )
-        )
-    inference = flat(model.graph.name or "graph", [model.graph], inference_weights)
-    tensors.finish()
-    return Parts(inference, algorithms)
+Weights = Mapping[str, Weight]
 
 
-def read_weights(graph: GraphProto, tensors: Tensors, where: str) -> dict[str, Weight]:
-    """The initializers of a graph by name, sparse ones as dense."""
+class Initializers:
+    """All initializers of a model: of the main graph, of each algorithm, of each initialization graph."""
+
+    def __init__(self, model: ModelProto, tensors: Tensors):
+        self.main = _read_weights(model.graph, tensors, "")
+        infos = list(enumerate(model.training_info))
+        self.algorithms = [_read_weights(info.algorithm, tensors, f"training_info[{i}]") for i, info in infos]
+        self.initializations = [
+            _read_weights(info.initialization, tensors, f"training_info[{i}].initialization") for i, info in infos
+        ]
+        tensors.finish()
+
+
+def _read_weights(graph: GraphProto, tensors: Tensors, where: str) -> Weights:
+    """The initializers of a graph by name, sparse ones as dense; those that are no good are reported and left out."""
     suffix = f" of {where}" if where else ""
     found = [(t.name, tensors.weight(t, f"initializer {t.name!r}{suffix}")) for t in graph.initializer]
     for s in graph.sparse_initializer:
@@ -103,11 +75,39 @@ def read_weights(graph: GraphProto, tensors: Tensors, where: str) -> dict[str, W
     return {name: w for name, w in found if w is not None}
 
 
-def _opset(imports: object) -> int:
-    return next((o.version for o in imports if o.domain in ("", "ai.onnx")), 0)  # type: ignore[attr-defined]
+def read_parts(model: ModelProto, initializers: Initializers, tensors: Tensors, report: Report) -> Parts:
+    """The parts of a model that has passed the structural checks."""
+    opset = _opset(model.opset_import)
+    functions = _functions(model, opset, report)
+    bound = {b.key for info in model.training_info for b in (*info.update_binding, *info.initialization_binding)}
+
+    def flat(name: str, graphs: list[GraphProto], weights: Weights) -> Flat:
+        return flatten(name, graphs, weights, bound, opset, functions, tensors, report)
+
+    algorithms = []
+    for i, (info, name, states) in enumerate(zip(model.training_info, *_names(model), strict=True)):
+        combined = {**initializers.main, **initializers.algorithms[i]}
+        algorithms.append(
+            Algorithm(
+                name,
+                f"training_info[{i}]",
+                flat(name, [model.graph, info.algorithm], combined),
+                flat(f"{name} initialization", [info.initialization], initializers.initializations[i]),
+                list(dict.fromkeys(v.name for v in info.algorithm.output)),
+                {b.key: b.value for b in info.update_binding},
+                {b.key: b.value for b in info.initialization_binding},
+                states,
+            )
+        )
+    return Parts(flat(model.graph.name or "graph", [model.graph], initializers.main), algorithms)
 
 
-def _functions(model: onnx.ModelProto, opset: int, report: Report) -> Functions:
+def _opset(imports: Iterable[OperatorSetIdProto]) -> int:
+    """The version of ai.onnx; 0 if it is not imported, as nothing uses it then."""
+    return next((o.version for o in imports if o.domain in ("", "ai.onnx")), 0)
+
+
+def _functions(model: ModelProto, opset: int, report: Report) -> Functions:
     bodies: dict[Key, FunctionProto] = {}
     opsets: dict[Key, int] = {}
     for f in model.functions:
@@ -121,13 +121,30 @@ def _functions(model: onnx.ModelProto, opset: int, report: Report) -> Functions:
     return Functions(bodies, opsets)
 
 
-def _names(infos: object) -> list[str]:
-    """Names of the algorithms: those of their graphs, with the index where that is missing or there twice."""
-    graphs = [info.algorithm.name for info in infos]  # type: ignore[attr-defined]
-    return [
-        name if name and graphs.count(name) == 1 else f"{name or 'algorithm'}[{i}]" for i, name in enumerate(graphs)
+def _names(model: ModelProto) -> tuple[list[str], list[dict[str, str]]]:
+    """For each algorithm, its name, and what the variables that it binds are called in programs.
+
+    An algorithm is called like its graph, with its index where that is missing or there twice. A variable keeps its
+    name, unless an input or a variable of another algorithm has it.
+    """
+    infos = model.training_info
+    titles = [info.algorithm.name for info in infos]
+    names = [
+        name if name and titles.count(name) == 1 else f"{name or 'algorithm'}[{i}]" for i, name in enumerate(titles)
     ]
+    shared = {t.name for t in model.graph.initializer}
+    taken = {v.name for g in (model.graph, *(info.algorithm for info in infos)) for v in g.input}
+    all_states = []
+    for info, name in zip(infos, names, strict=True):
+        own_inputs = {v.name for v in info.algorithm.input}
+        states: dict[str, str] = {}
+        for key in dict.fromkeys(b.key for b in (*info.update_binding, *info.initialization_binding)):
+            others = taken - own_inputs if key in own_inputs else taken
+            states[key] = key if key in shared or key not in others else _free(f"{name}/{key}", taken | shared)
+        taken.update(states.values())
+        all_states.append(states)
+    return names, all_states
 
 
-def _free(name: str, taken: set[str]) -> str:
-    return name if name not in taken else next(n for i in range(len(taken) + 1) if (n := f"{name}_{i}") not in taken)
+def _free(name: str, taken: Set[str]) -> str:
+    return name if name not in taken else next(n for i in count(1) if (n := f"{name}_{i}") not in taken)

@@ -8,15 +8,18 @@ from compiler.errors import ModelError, Problem, UnsupportedError
 class Report:
     """Problems in the order in which they were found, each once.
 
-    malformed: the model breaks a rule of the standard; unsupported: it is valid, but onnxc does not do this.
+    malformed: the model breaks a rule of the standard; unsupported: it is valid, but onnxc does not do this. stop: what
+    is wrong makes it pointless to look further, as every finding behind it would be a consequence.
     """
 
     def __init__(self) -> None:
         self._problems: dict[Problem, bool] = {}
+        self.stop = False
 
     def malformed(self, what: str, where: str = "", remedy: str = "") -> None:
         """Add a breach of the standard."""
         self._problems.setdefault(Problem(what, where, remedy), True)
+        self.stop = True
 
     def unsupported(self, what: str, where: str = "", remedy: str = "") -> None:
         """Add something that onnxc does not do."""

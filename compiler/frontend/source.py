@@ -12,13 +12,14 @@ from compiler.errors import InputError, ModelError, Problem, UnsupportedError, V
 from compiler.frontend.build import Binding
 from compiler.frontend.files import Model, read_model
 from compiler.frontend.flatten import Flat
-from compiler.frontend.parts import Parts, read_parts
+from compiler.frontend.gradient import check_gradients
+from compiler.frontend.parts import Initializers, Parts, read_parts
 from compiler.frontend.program import ProgramBuilder
 from compiler.frontend.report import Report
 from compiler.frontend.structure import check_structure
 from compiler.frontend.training import check_training
 from compiler.frontend.types import InputType
-from compiler.frontend.weights import Weight
+from compiler.frontend.weights import Tensors, Weight
 from compiler.ir.graph import Program
 from compiler.ir.types import AnyArray, Tensor
 from compiler.ir.verify import verify
@@ -211,12 +212,15 @@ def check(
 
 
 def _load(model: Model) -> tuple[Source | None, Report]:
-    """The source, if the model is well-formed: it may still use what is not supported."""
+    """The source, if the model is well-formed: it may still use operators that are not supported."""
     proto, folder = read_model(model)
     report = Report()
     check_structure(proto, report)
     check_training(proto, report)
-    if report.any_malformed:
+    tensors = Tensors(folder, report)
+    initializers = Initializers(proto, tensors)
+    if report.stop:
+        check_gradients(proto, report)
         return None, report
-    parts = read_parts(proto, folder, report)
-    return (None if report.any_malformed else Source(proto, parts)), report
+    parts = read_parts(proto, initializers, tensors, report)
+    return (None if report.stop else Source(proto, parts)), report

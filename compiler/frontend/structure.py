@@ -6,7 +6,7 @@ ONNX's own checker stops at the first problem and never looks at training_info.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 
 import onnx
@@ -16,7 +16,7 @@ from compiler.frontend.functions import recursive
 from compiler.frontend.operators import Operators, check_imports
 from compiler.frontend.report import Report
 from compiler.frontend.types import check_input
-from compiler.frontend.walk import bodies, node_name, where_node
+from compiler.frontend.walk import bodies, defined, initializer_names, node_name, where_node
 
 OLDEST_IR = 3
 """The IR version that has opset_import."""
@@ -73,18 +73,6 @@ def _check_versions(model: onnx.ModelProto, report: Report) -> None:
     elif version < OLDEST_IR:
         what = f"the file is of IR version {version}" if model.HasField("ir_version") else "the IR version is missing"
         report.malformed(what, "ir_version", f"files from version {OLDEST_IR} on can be read: export the model again")
-
-
-def defined(graph: GraphProto) -> Iterator[str]:
-    """Every name that a graph defines at its own level."""
-    yield from (v.name for v in graph.input)
-    yield from initializer_names(graph)
-    yield from (v for node in graph.node for v in node.output if v)
-
-
-def initializer_names(graph: GraphProto) -> list[str]:
-    """Names of dense and sparse initializers."""
-    return [*(t.name for t in graph.initializer), *(s.values.name for s in graph.sparse_initializer)]
 
 
 def check_graph(graph: GraphProto, scope: Scope, operators: Operators, where: str, report: Report) -> None:

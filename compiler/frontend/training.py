@@ -23,7 +23,8 @@ from onnx import StringStringEntryProto, TrainingInfoProto
 
 from compiler.frontend.operators import Operators
 from compiler.frontend.report import Report
-from compiler.frontend.structure import Scope, check_graph, defined, initializer_names
+from compiler.frontend.structure import Scope, check_graph
+from compiler.frontend.walk import defined, initializer_names
 
 OLDEST_IR = 7
 """The IR version that has training_info."""

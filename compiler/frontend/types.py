@@ -52,15 +52,16 @@ def check_input(v: ValueInfoProto, where: str, report: Report) -> None:
         report.malformed(f"input {v.name!r} has no type", where)
     elif kind != "tensor_type":
         report.unsupported(f"input {v.name!r} is a {kind.removesuffix('_type')}, not a tensor", where)
+        report.stop = True
     elif tensor.elem_type == 0:
         report.malformed(f"input {v.name!r} has no element type", where)
     elif dtype_from_onnx(tensor.elem_type) is None:
         what = f"input {v.name!r} has elements of type {element_type_name(tensor.elem_type)}"
         report.unsupported(what, where, "cast them to a numeric type that numpy has")
+        report.stop = True
     elif not tensor.HasField("shape"):
         remedy = "declare its dims; those that vary may be symbols"
         report.unsupported(f"input {v.name!r} has no shape, so its rank is unknown", where, remedy)
+        report.stop = True
     elif any(d.HasField("dim_value") and d.dim_value < 0 for d in tensor.shape.dim):
-        report.malformed(
-            f"input {v.name!r} has a negative dim", where, "use a symbol (dim_param) for a dim that varies"
-        )
+        report.malformed(f"input {v.name!r} has a negative dim", where, "use a symbol (dim_param) for it")

@@ -43,6 +43,18 @@ def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
             yield from all_nodes(g)
 
 
+def initializer_names(graph: GraphProto) -> list[str]:
+    """Names of dense and sparse initializers."""
+    return [*(t.name for t in graph.initializer), *(s.values.name for s in graph.sparse_initializer)]
+
+
+def defined(graph: GraphProto) -> Iterator[str]:
+    """Every name that a graph defines at its own level."""
+    yield from (v.name for v in graph.input)
+    yield from initializer_names(graph)
+    yield from (v for node in graph.node for v in node.output if v)
+
+
 def attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
     """Dense tensors in the attributes of one node, nested graphs left out."""
     for a in node.attribute:

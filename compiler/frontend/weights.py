@@ -63,6 +63,7 @@ class Tensors:
         external = t.data_location == TensorProto.EXTERNAL
         if t.HasField("segment"):
             self._report.unsupported("a tensor in segments is not supported", where)
+            self._report.stop = True
             return None
         if external:
             data = self._external(t, found, where)
@@ -115,6 +116,7 @@ class Tensors:
         elif dtype is None:
             what = f"tensors of {element_type_name(elem_type)} are not supported"
             self._report.unsupported(what, where, "cast them to a numeric type that numpy has")
+            self._report.stop = True
         else:
             return TensorType(dtype, shape)
         return None

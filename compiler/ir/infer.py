@@ -8,7 +8,7 @@ from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_
 from onnx.checker import ValidationError
 from onnx.defs import OpSchema
 
-from compiler.ir.corrections import CORRECTIONS
+from compiler.ir.corrections import CORRECTIONS, GUARDS
 from compiler.ir.graph import Graph, Node
 from compiler.ir.known import KNOWN_LIMIT
 from compiler.ir.proto import OPSETS, attr_to_proto, element_type_name, schema, type_from_proto, type_to_proto
@@ -77,6 +77,8 @@ def infer(node: Node, types: Sequence[TensorType | None], known: KnownInput) -> 
         raise InferenceError(f"there is no operator {node.op}")
     if node.bodies:
         raise InferenceError(f"{node.op} with a nested graph is not supported")
+    if node.op in GUARDS and (what := GUARDS[node.op](node, types)):
+        raise InferenceError(what)
     static = STATIC_OPERANDS.get(node.op)
     if static is None:
         try:

@@ -38,31 +38,36 @@ def lower_random(graph: Graph, role: Role = "step", seed: int = 0) -> Graph:
 
     seed: first value of the hidden state, if the graph does not have it yet.
     """
-    if not any(map(_is_random, _all_nodes(graph))):
+    if not any(node.op in _RULES for _, node in _all_nodes(graph)):
         return graph
     rewrite = Rewrite(graph)
-    b = rewrite.b
+    b, key, step = rewrite.b, "", ""
 
     def state(name: str, first: int) -> str:
         return name if name in graph.states else b.state(name, np.array(first, np.int64))
 
-    key = state(SEED, seed)
-    step = b.const(np.array(-1, np.int64)) if role == "initialize" else state(STEP, 0)
+    if any(_draws(g, node) for g, node in _all_nodes(graph)):
+        key = state(SEED, seed)
+        step = b.const(np.array(-1, np.int64)) if role == "initialize" else state(STEP, 0)
     _Lowering(rewrite, key, step, count()).run()
-    if role == "step" and step not in graph.updates:
+    if role == "step" and step and step not in graph.updates:
         one = b.const(np.array(1, np.int64))
         b.update(step, b.add("Add", [step, one], outputs=[f"{STEP}.next"], origin=Origin("", "lower_random"))[0])
     return rewrite.build()
 
 
-def _is_random(node: Node) -> bool:
-    return node.op in RANDOM_OPS or node.op == "Dropout"
+def _draws(graph: Graph, node: Node) -> bool:
+    """Whether a node draws random numbers; Dropout may be known not to."""
+    if node.op != "Dropout":
+        return node.op in RANDOM_OPS
+    ratio, mode = (graph.constant(node.input(i)) for i in (1, 2))
+    return bool(node.input(2)) and (mode is None or bool(mode.any())) and (ratio is None or bool(ratio.any()))
 
 
-def _all_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph and of its bodies."""
+def _all_nodes(graph: Graph) -> Iterator[tuple[Graph, Node]]:
+    """The nodes of a graph and of its bodies, each with the graph that it is in."""
     for node in graph.nodes:
-        yield node
+        yield graph, node
         for body in node.bodies.values():
             yield from _all_nodes(body)
 
@@ -80,7 +85,7 @@ class _Lowering:
             lower = _RULES.get(node.op)
             if lower is not None:
                 self.rewrite.replace(node, lower(self, node, self.rewrite.operands(node)))
-            elif any(map(_is_random, (n for body in node.bodies.values() for n in _all_nodes(body)))):
+            elif any(inner.op in _RULES for body in node.bodies.values() for _, inner in _all_nodes(body)):
                 self.keep_with_stream(node)
             else:
                 self.rewrite.keep(node)
@@ -90,12 +95,12 @@ class _Lowering:
 
         def change(body: Graph) -> Graph:
             inner = Rewrite(body)
-            seed, step = (inner.b.capture(name, TensorType("i64")) for name in (SEED, STEP))
-            _Lowering(inner, seed, step, self.numbers).run()
+            stream = [inner.b.capture(name, TensorType("i64")) if self.seed else "" for name in (SEED, STEP)]
+            _Lowering(inner, *stream, self.numbers).run()
             return inner.build()
 
         changed = with_bodies(node, change)
-        captures = [*renamed(node.captures, self.rewrite.names), self.seed, self.step]
+        captures = [*renamed(node.captures, self.rewrite.names), *([self.seed, self.step] if self.seed else [])]
         types = [self.rewrite.graph.type(v) if v else None for v in node.outputs]
         added = self.b.add(
             node.op, self.rewrite.operands(node), changed.attrs, node.outputs, captures, node.origin, types
@@ -212,8 +217,8 @@ def _dropout(lowering: _Lowering, node: Node, inputs: list[str]) -> list[str]:
     t = b.type(x)
     ratio = inputs[1] if len(inputs) > 1 and inputs[1] else b.scalar(0.5, x)
     mode = inputs[2] if len(inputs) > 2 else ""
-    known_ratio, known_mode = b.known(ratio), b.known(mode) if mode else np.zeros(1, bool)
-    if (known_mode is not None and not known_mode.any()) or (known_ratio is not None and not known_ratio.any()):
+    old = lowering.rewrite.graph
+    if not _draws(old, node):
         true = b.const(np.array(True))
         return [x, b.op("Expand", true, b.op("Shape", x), name="mask") if node.output(1) else ""]
     dropped = b.op("Less", lowering.uniform(node, "f32", x), lowering.cast(ratio, "f32"), name="dropped")
@@ -221,7 +226,7 @@ def _dropout(lowering: _Lowering, node: Node, inputs: list[str]) -> list[str]:
     scale = lowering.cast(ratio, wide)
     one = b.scalar(1, scale)
     scale = b.op("Div", one, b.op("Sub", one, scale), name="scale")
-    if known_mode is None:
+    if old.constant(node.input(2)) is None:
         dropped = b.op("And", dropped, mode, name="dropped")
         scale = b.op("Where", mode, scale, one, name="scale")
     scale = lowering.cast(scale, t.dtype)

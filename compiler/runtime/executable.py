@@ -60,6 +60,8 @@ def checked(slot: Slot, value: Any) -> Array:
         ):
             value = loose.astype(slot.numpy)
     array = np.asarray(value)
+    if slot.dtype == "bf16" and array.dtype.name == "bfloat16":  # of ml_dtypes, which the runtime does not need
+        array = array.view(np.uint16)
     if array.dtype != slot.numpy:
         raise InputError(
             f"input {slot.name!r} is {array.dtype}, the model takes {slot.numpy}: convert it, as with "

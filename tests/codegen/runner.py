@@ -16,7 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.calls import LOWERINGS, Arg, Call, Data, In, Number, Out, Scratch, Site, Status, Temp, Words
+from compiler.codegen.calls import (
+    LOWERINGS,
+    Arg,
+    Call,
+    Data,
+    In,
+    Listing,
+    Number,
+    Out,
+    Scratch,
+    Site,
+    Status,
+    Temp,
+    Words,
+)
 from compiler.codegen.native import bits_of, native
 from compiler.codegen.native.dispatch import Entry
 from compiler.ir.builder import Builder
@@ -74,10 +88,10 @@ class NodeRun:
         self.node, self.types, self.max_threads = node, types, threads
         known = {name: Tensor(a) for name, a in (constants or {}).items()}
         self.inputs: dict[str, AnyArray] = {**{k: t.array for k, t in known.items()}, **inputs}
-        for name, a in self.inputs.items():
+        for name, array in self.inputs.items():
             want = types[name]
-            assert (a.dtype, a.shape) == (numpy_dtype(want.dtype), want.shape), (
-                f"{name} is {a.dtype}{a.shape}, not {want}"
+            assert (array.dtype, array.shape) == (numpy_dtype(want.dtype), want.shape), (
+                f"{name} is {array.dtype}{array.shape}, not {want}"
             )
         self.calls: list[Call] = LOWERINGS[node.op](Site(node, types, known))
         self.messages: list[str] = []
@@ -127,6 +141,12 @@ class NodeRun:
                 return [self.memory["scratch", f"{nbytes}/{thread}"].address, 0]
             case Words(values):
                 table = np.array([*values, 0], np.int64)
+                self._keep.append(table)
+                return [table.ctypes.data]
+            case Listing(items):
+                table = np.array(
+                    [*(w for item in items for w in self._words(item, thread, call, position)), 0], np.int64
+                )
                 self._keep.append(table)
                 return [table.ctypes.data]
             case Data(tensor):

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import compiler.codegen.kernels.movement
-import compiler.codegen.kernels.pad
 from compiler.codegen.calls import In, Out
 from compiler.codegen.kernels.strided import copy_call
 from compiler.codegen.native import native

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import compiler.codegen.kernels.pool
-import compiler.codegen.kernels.pool_grad
 from compiler.ir.graph import Node
 from compiler.ir.windows import windows
 from tests.codegen.definition import check_definition
@@ -182,7 +180,9 @@ def test_global_pools(dtype, shape):
     np.testing.assert_array_equal(run_op("GlobalMaxPool", x)[0], x.max(axes, keepdims=True))
 
 
-axis = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3))
+axis = st.tuples(
+    st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3)
+)
 
 
 @settings(max_examples=80, deadline=None)

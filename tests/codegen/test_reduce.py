@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import compiler.codegen.kernels.reduce  # noqa: F401
-from tests.codegen.runner import make_node, run_node, run_op
+from tests.codegen.runner import make_node, run_op
 
 FLOATS = [np.float32, np.float64]
 OPS = ["Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum", "LogSumExp"]
@@ -89,7 +89,9 @@ def test_half(op):
 
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "SumSquare", "LogSumExp"])
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("shape", "axes"), [((70001,), (0,)), ((9000, 7), (0,)), ((40, 3, 999), (0, 2)), ((2, 70000), (1,))])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((70001,), (0,)), ((9000, 7), (0,)), ((40, 3, 999), (0, 2)), ((2, 70000), (1,))]
+)
 def test_parts(op, dtype, shape, axes):
     """Few results of many elements: parts of them in parallel."""
     x = RNG.standard_normal(shape).astype(dtype)

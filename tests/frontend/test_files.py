@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.errors import CompileError, ModelError
 from compiler.frontend import check, load
 from compiler.ir.types import AnyArray
-from tests.frontend.small import STEP, UPDATES, linear, training_info
+from tests.frontend.small import linear
 
 
 def problem(model: object) -> str:
@@ -63,10 +64,8 @@ def test_every_truncation_is_an_error_or_a_model() -> None:
     """Cut between fields, a file parses: then it must be refused for what is missing, or work."""
     data = linear().SerializeToString()
     for n in range(0, len(data), 3):
-        try:
+        with suppress(CompileError):
             load(data[:n])
-        except CompileError:
-            pass
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_other_protobuf() -> None:
 
 
 def test_not_a_model() -> None:
-    with pytest.raises(TypeError, match="a path, bytes or an onnx.ModelProto, not int"):
+    with pytest.raises(TypeError, match=r"a path, bytes or an onnx\.ModelProto, not int"):
         load(3)  # type: ignore[arg-type]
 
 
@@ -102,12 +101,9 @@ def test_damaged_bytes_never_crash(seed: int) -> None:
     data = bytearray(linear().SerializeToString())
     for _ in range(3):
         data[random.integers(len(data))] = random.integers(256)
-    try:
-        load(bytes(data)).program({"N": 2})
-    except CompileError:
-        pass
-    except ValueError as e:  # the dim has another name now
-        assert "symbolic dim" in str(e)
+    with suppress(CompileError):
+        source = load(bytes(data))
+        source.program(dict.fromkeys(source.symbols, 2))
 
 
 def test_versions() -> None:
@@ -234,7 +230,7 @@ def test_in_training_info_and_nested_graphs(tmp_path: Path) -> None:
         ({"location": "sub\\..\\w.bin"}, "not a relative path inside the model's folder"),
         ({"location": "a\0b"}, "not a relative path inside the model's folder"),
         ({"location": "none.bin"}, "'none.bin' cannot be read"),
-        ({"location": "."}, "is no regular file"),
+        ({"location": "."}, "Is a directory"),
         ({"offset": "-4"}, "offset '-4' is no number of bytes"),
         ({"offset": "1e3"}, "offset '1e3' is no number of bytes"),
         ({"offset": "9" * 40}, "is no number of bytes"),
@@ -361,4 +357,3 @@ def test_weights_are_read_when_they_are_needed(tmp_path: Path) -> None:
     weight = load(path).initializers["w"]
     assert str(weight.type) == "f32[3,1]"
     assert "tensor" not in vars(weight)
-    assert training_info(STEP, UPDATES)

@@ -8,7 +8,7 @@ from compiler.codegen.calls import Call, In, Scratch, Site, Words, lowers
 from compiler.codegen.kernels.conv_geometry import Geometry, forward, image, phases, transposed
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.gemm import ONE, Product
-from compiler.codegen.kernels.gemm_tile import blocks, make_line, make_store, pack_rows, parts
+from compiler.codegen.kernels.gemm_tile import blocks, factors_of, make_line, make_store, pack_rows, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
 
 HEADER = 36  # words of a plan before its phases
@@ -23,9 +23,9 @@ def make_conv(dtype: str) -> Kernel:
     columns [k, nr], k running over (input channel, tap): read from the padded image by a table of offsets where the
     panel's positions are neighbours there, else packed. Sums are cut into blocks as in `gemm`.
     """
-    mr, nr, size, number, ptr = parts(dtype)
+    mr, nr, size, _, ptr = parts(dtype)
     micro = make_micro(dtype, b_table=True)
-    pad, store, line, units, one = make_pad(dtype), make_store(dtype), make_line(dtype), make_tile(1, dtype), number(1)
+    pad, store, line, factors, prepare = make_pad(dtype), make_store(dtype), make_line(dtype), *factors_of(dtype)
     tile, lanes, segments = make_tile(mr * nr, dtype), make_tile(nr, "i64"), make_tile(2 * nr, "i64")
 
     @kernel
@@ -42,8 +42,8 @@ def make_conv(dtype: str) -> Kernel:
         padded = panel + size * (block + 1) * nr
         kx, places = i64(in_image, 1), i64(in_panel, 3)
         t, lane_at, segment_at = tile(), lanes(), segments()
-        tp, to, seg, unit = ptr(t, 6), i64(lane_at, 7), i64(segment_at, 8), units()
-        ptr(unit, 5)[0] = one
+        tp, to, seg, f = ptr(t, 6), i64(lane_at, 7), i64(segment_at, 8), factors()
+        prepare(f, ONE, ONE)
         for q in range(block):
             places[q] = q * nr
         held = -1  # the phase that the tables are for
@@ -107,7 +107,7 @@ def make_conv(dtype: str) -> Kernel:
                             for q in range(nk):  # whole vectors: what runs over is written again by the next piece
                                 for piece in range(pieces):
                                     src = padded + size * (kx[k0 + q] + seg[2 * piece + 1])
-                                    line(unit, 0, 0, src, 0, 1, panel + size * (q * nr + seg[2 * piece]), 0)
+                                    line(f, 0, 0, src, 0, 1, panel + size * (q * nr + seg[2 * piece]), 0)
                             right, ldb = panel, in_panel
                         for o in range(0, cout, mr):
                             left_ = w0 + size * ((group * whole + o) * k + k0 * mr)
@@ -116,7 +116,7 @@ def make_conv(dtype: str) -> Kernel:
                             if neighbours != 0:
                                 out = y0 + size * (o * out_size + out0)
                                 term = out if k0 != 0 else (bias0 + size * o if bias0 != 0 else 0)
-                                store(0, no, t, nj, out, out_size, term, 1, 0, ONE, ONE)
+                                store(0, no, t, nj, out, out_size, term, 1, 0, f)
                             else:
                                 for i in range(no):
                                     yp = ptr(y0 + size * (o + i) * out_size, 10)
@@ -137,9 +137,7 @@ def make_conv(dtype: str) -> Kernel:
     return conv
 
 
-def convolution(
-    site: Site, geometry: Geometry, cin: int, cout: int, weights: tuple[int, int, int]
-) -> list[Call]:
+def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tuple[int, int, int]) -> list[Call]:
     """Calls that convolve input 0 with input 1 and add input 2, if there is one, to each output channel.
 
     cin, cout: channels of a group; weights: strides from one group, output channel and input channel to the next.

@@ -73,10 +73,12 @@ class Geometry:
 
     @property
     def input_size(self) -> int:
+        """Elements of one channel of the input."""
         return prod(a.size for a in self.axes)
 
     @property
     def output_size(self) -> int:
+        """Elements of one channel of the output."""
         return prod(a.out for a in self.axes)
 
     @property
@@ -110,6 +112,7 @@ class Image:
 
     @property
     def parts(self) -> int:
+        """Parts of a row: as many as positions take steps along it."""
         return self.steps[2]
 
     @property

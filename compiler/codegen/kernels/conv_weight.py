@@ -9,7 +9,7 @@ from compiler.codegen.calls import Call, Scratch, Site, Temp, Words, lowers
 from compiler.codegen.kernels.conv_geometry import forward, image, phases
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.gemm import ONE
-from compiler.codegen.kernels.gemm_tile import BLOCK, make_pack, make_store, parts
+from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, make_pack, make_store, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
 
 HEADER = 34  # words of a plan before its phase
@@ -20,15 +20,15 @@ PHASE = 11  # words of a phase before its taps
 def make_conv_weight(dtype: str) -> Kernel:
     """Items [lo, hi) of dw: an item is nr output channels of a block of input channels of a group.
 
-    plan: see `conv_weight_grad`. dw[o, (c, tap)] is a product with the positions of all images as its inner axis: rows are
-    (c, tap), read from the padded image by tables, columns are output channels, from a packed panel of dy. A *run* of
-    positions (a chunk of an image, or several small images) is one chain of multiply-adds; runs add up in order in
-    `sums`, which holds [rows, nr] for each item.
+    plan: see `conv_weight_grad`. dw[o, (c, tap)] is a product with the positions of all images as its inner axis:
+    rows are (c, tap), read from the padded image by tables; columns are output channels, from a packed panel of dy. A
+    *run* of positions (a chunk of an image, or several small images) is one chain of multiply-adds; runs add up in
+    order in `sums`, which holds [rows, nr] for each item.
     """
     mr, nr, size, number, ptr = parts(dtype)
     micro = make_micro(dtype, a_row_table=True, a_col_table=True)
     pad, pack, store = make_pad(dtype), make_pack(dtype), make_store(dtype)
-    tile, zero = make_tile(mr * nr, dtype), number(0)
+    tile, zero, (factors, prepare) = make_tile(mr * nr, dtype), number(0), factors_of(dtype)
 
     @kernel
     def conv_weight(lo: int, hi: int, x: int, dy: int, dw: int, sums: int, plan: int, scratch: int) -> None:
@@ -41,7 +41,8 @@ def make_conv_weight(dtype: str) -> Kernel:
         in_rows, in_columns = scratch, scratch + 8 * (terms + mr)
         panel = (in_columns + 8 * longest + 63) // 64 * 64
         padded = panel + size * longest * nr
-        rows, columns, t = i64(in_rows, 1), i64(in_columns, 2), tile()
+        rows, columns, t, f = i64(in_rows, 1), i64(in_columns, 2), tile(), factors()
+        prepare(f, ONE, ONE)
         for r in range(terms + mr):
             q = min(r, terms - 1)
             rows[r] = q // taps * channel + s[HEADER + PHASE + 2 * (q % taps)]
@@ -74,7 +75,7 @@ def make_conv_weight(dtype: str) -> Kernel:
                             for r in range(r0, end, mr):
                                 micro(padded, in_rows + 8 * r, in_columns, panel, nr, more * count, t, nr)
                                 to = place + size * (r - r0) * nr
-                                store(0, min(mr, end - r), t, nr, to, nr, 0 if first else to, nr, 1, ONE, ONE)
+                                store(0, min(mr, end - r), t, nr, to, nr, 0 if first else to, nr, 1, f)
             for item in range(a, b):
                 block, o = item // panels, item % panels
                 r0, end = block * height * taps, min((block + 1) * height, cin) * taps

@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Words, lowers
 from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
-from compiler.codegen.kernels.gemm_tile import blocks, make_pack, make_store, parts
+from compiler.codegen.kernels.gemm_tile import blocks, factors_of, make_pack, make_store, parts
 from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_tile
 from compiler.errors import Problem, UnsupportedError
 
@@ -21,7 +21,7 @@ ONE = bits_of(1.0, "f64")
 
 @cache
 def make_gemm(dtype: str) -> Kernel:
-    """y = alpha * a @ b + beta * c for items [lo, hi): an item is a panel of nr columns of a group of rows of a matrix.
+    """Items [lo, hi) of y = alpha * a @ b + beta * c: an item is a panel of nr columns of a group of rows of a matrix.
 
     shape: words as `Product.words` makes them. a and b are read with any strides. alpha, beta: bits of float64. c: 0
     for none. b is packed into scratch, a panel and a block of its rows at a time, unless shape says to read it in
@@ -29,15 +29,16 @@ def make_gemm(dtype: str) -> Kernel:
     """
     mr, nr, size, _, _ = parts(dtype)
     micro, pack, store = make_micro(dtype, a_row_table=True), make_pack(dtype), make_store(dtype)
-    tile, table = make_tile(mr * nr, dtype), make_tile(mr, "i64")
+    tile, table, (factors, prepare) = make_tile(mr * nr, dtype), make_tile(mr, "i64"), factors_of(dtype)
 
     @kernel
     def gemm(lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, scratch: int) -> None:
         s = i64(shape, 0)
         m, n, k, rsa, csa, rsb, csb, rsc, csc = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
         block, height, groups, panels, packed = s[9], s[10], s[11], s[12], s[13]
-        t, at = tile(), table()
+        t, at, f = tile(), table(), factors()
         rows = i64(at, 1)
+        prepare(f, alpha, beta)
         held = -1  # the panel that scratch holds whole
         for item in range(lo, hi):
             panel = item // groups
@@ -60,7 +61,7 @@ def make_gemm(dtype: str) -> Kernel:
                     micro(a0 + size * k0 * csa, at, csa, right, ldb, q, t, nr)
                     out = y0 + size * i0 * n
                     term = out if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0)
-                    store(0, min(mr, last - i0), t, nj, out, n, term, rsc, csc, alpha, beta)
+                    store(0, min(mr, last - i0), t, nj, out, n, term, rsc, csc, f)
                 k0 += block
 
     return gemm
@@ -107,7 +108,6 @@ class Product:
             len(self.offsets) * panels * groups,
             (*args, table, Scratch(block * nr * size if packed else 0)),
         )
-
 
     def _integer_call(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> Call:
         if self.alpha % 1 or (self.beta % 1 and c):

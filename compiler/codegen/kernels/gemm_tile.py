@@ -17,10 +17,12 @@ from compiler.codegen.calls import Call, In, Temp, Words
 from compiler.codegen.native import (
     ITEMSIZE,
     TILE,
+    Inline,
     Kernel,
     Primitive,
     f64_of_bits,
     i64,
+    inline,
     kernel,
     make_micro,
     make_tile,
@@ -56,7 +58,7 @@ def parts(dtype: str) -> Parts:
 
 
 def blocks(k: int) -> int:
-    """Length of the blocks that a sum of k terms is cut into: near equal, at most BLOCK. By shape, so bits are fixed."""
+    """Length of the blocks that a sum of k terms is cut into: near equal, at most BLOCK. By shape: it decides bits."""
     return -(-k // max(1, -(-k // BLOCK))) if k else 1
 
 
@@ -154,54 +156,65 @@ def pack_rows(
     nbytes = size * groups * tiles * mr * cin * sum(map(len, phases))
     words = Words((groups, tiles, m, *steps, cin, *(v for phase in phases for v in (len(phase), *phase))))
     n = len(phases) * groups * tiles
-    return Packed(Call(make_pack_rows(dtype), n, (src, words, Temp("rows", nbytes))), Temp("rows", nbytes, writes=False))
+    return Packed(
+        Call(make_pack_rows(dtype), n, (src, words, Temp("rows", nbytes))), Temp("rows", nbytes, writes=False)
+    )
+
+
+FACTORS = 6
+"""Elements of a block of factors before its nr ones."""
+
+
+def factors_of(dtype: str) -> tuple[Primitive[[], int], Inline[[int, int, int], None]]:
+    """(block, prepare): memory on the stack for the factors of `store`, and prepare(f, alpha, beta) to fill it.
+
+    alpha and beta are bits of float64. The block: alpha, beta; alpha, 1; alpha, a free place; nr ones.
+    """
+    _, nr, _, number, ptr = parts(dtype)
+    one = number(1)
+
+    @inline
+    def prepare(f: int, alpha: int, beta: int) -> None:
+        p = ptr(f, 23)
+        p[0], p[1], p[3] = number(f64_of_bits(alpha)), number(f64_of_bits(beta)), one
+        p[2] = p[4] = p[0]
+        for j in range(nr):
+            p[FACTORS + j] = one
+
+    return make_tile(FACTORS + nr, dtype), prepare
 
 
 @cache
 def make_store(dtype: str) -> Kernel:
-    """store(lo, hi, t, nj, y, ldy, c, rsc, csc, alpha, beta): rows [lo, hi), nj columns, of a tile t to y.
+    """store(lo, hi, t, nj, y, ldy, c, rsc, csc, f): rows [lo, hi), nj columns, of a tile t to y.
 
     y[i, j] = alpha * t[i, j] + beta * c[i*rsc + j*csc], csc being 0 or 1. c may be 0: no such term; or y: then
-    y[i, j] += alpha * t[i, j]. alpha and beta are bits of float64.
+    y[i, j] += alpha * t[i, j]. f: the block of factors.
     """
-    _, nr, size, number, ptr = parts(dtype)
-    line, one = make_line(dtype), number(1)
-    factors, ones, edge = make_tile(2, dtype), make_tile(nr, dtype), make_tile(nr, dtype)
+    mr, nr, size, _, ptr = parts(dtype)
+    line, edge = make_line(dtype), make_tile(mr * nr, dtype)
 
     @kernel
-    def store(
-        lo: int,
-        hi: int,
-        t: int,
-        nj: int,
-        y: int,
-        ldy: int,
-        c: int,
-        rsc: int,
-        csc: int,
-        alpha: int,
-        beta: int,
-    ) -> None:
-        f, u, e = factors(), ones(), edge()
-        factor, unit, short = ptr(f, 0), ptr(u, 1), ptr(e, 2)
-        scale = number(f64_of_bits(beta))
-        factor[0], factor[1] = number(f64_of_bits(alpha)), one if c == y else scale
-        if c != 0 and c != y and csc == 0:
-            for j in range(nr):
-                unit[j] = one
-        for i in range(lo, hi):
-            source, to, term = t + size * i * nr, y + size * i * ldy, 0
-            if c == y:
-                term = to
-            elif c != 0 and csc == 1:
-                term = c + size * i * rsc
-            elif c != 0:
-                factor[1] = scale * ptr(c, 3)[i * rsc]
-                term = u
-            target = to if nj == nr else e
-            line(f, 0, 1, source, (term - source) // size, 1 if term == 0 else 2, target, 0)
-            if nj != nr:
-                out = ptr(to, 4)
+    def store(lo: int, hi: int, t: int, nj: int, y: int, ldy: int, c: int, rsc: int, csc: int, f: int) -> None:
+        e = edge()
+        to, ldt = (y, ldy) if nj == nr else (e, nr)
+        if c == 0:
+            for i in range(lo, hi):
+                line(f, 0, 1, t + size * i * nr, 0, 1, to + size * i * ldt, 0)
+        elif c == y or csc == 1:
+            step, factors = (ldy, f + 2 * size) if c == y else (rsc, f)
+            for i in range(lo, hi):
+                source = t + size * i * nr
+                line(factors, 0, 1, source, (c + size * i * step - source) // size, 2, to + size * i * ldt, 0)
+        else:
+            factor, term = ptr(f, 0), ptr(c, 1)
+            for i in range(lo, hi):
+                source = t + size * i * nr
+                factor[5] = factor[1] * term[i * rsc]
+                line(f + 4 * size, 0, 1, source, (f + FACTORS * size - source) // size, 2, to + size * i * ldt, 0)
+        if nj != nr:
+            for i in range(lo, hi):
+                short, out = ptr(e + size * i * nr, 2), ptr(y + size * i * ldy, 3)
                 for j in range(nj):
                     out[j] = short[j]
 

@@ -6,9 +6,10 @@ writes anything; the kernels here stay inside their memory whatever a label is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, ke
 from compiler.ir.types import Tensor
 
 
-class Labels(NamedTuple):
+@dataclass(frozen=True)
+class Labels:
     """What the kernels know of labels: their memory, dtype and number, the classes, and which label is ignored."""
 
     source: In
@@ -51,7 +53,7 @@ def make_check(label: str) -> Kernel:
         classes, ignoring, ignored = m[0], m[1], m[2]
         wrong = 0
         for i in range(hi - lo):
-            c = np.int64(p[i])
+            c: Any = np.int64(p[i])
             if (c < 0 or c >= classes) and not (ignoring and c == ignored):
                 wrong = 1
         if wrong:
@@ -73,7 +75,7 @@ def make_weights(name: str, label: str) -> Kernel:
         classes, ignoring, ignored = m[0], m[1], m[2]
         d = ptr(dst + size * lo, 3)
         for i in range(hi - lo):
-            c = np.int64(p[i])
+            c: Any = np.int64(p[i])
             if ignoring and c == ignored:
                 d[i] = zero
             elif weighted:
@@ -99,7 +101,7 @@ def make_pick(name: str, label: str) -> Kernel:
         classes, ignoring, ignored = m[0], m[1], m[2]
         p, y = index(labels + label_size * lo, 2), ptr(dst + size * lo, 4)
         for i in range(hi - lo):
-            c = np.int64(p[i])
+            c: Any = np.int64(p[i])
             if ignoring and c == ignored:
                 y[i] = zero
             else:
@@ -112,7 +114,7 @@ def make_pick(name: str, label: str) -> Kernel:
 
 @cache
 def make_divide(name: str) -> Kernel:
-    """dst = a / b, one element."""
+    """Dst = a / b, one element."""
     ptr = pointer(name)
 
     @kernel
@@ -218,7 +220,7 @@ def make_gradient_rows(name: str, label: str) -> Kernel:
             y = ptr(dst + size * (lo + r) * classes, 4)
             for i in range(classes):
                 y[i] = zero
-            c = np.int64(p[r])
+            c: Any = np.int64(p[r])
             if 0 <= c < classes and not (ignoring and c == ignored):
                 y[c] = -g[(lo + r) * step] / whole * (w[c] if weighted else one)
 

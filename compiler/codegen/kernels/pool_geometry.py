@@ -74,7 +74,9 @@ def geometry(site: Site, shape: Sequence[int]) -> Geometry:
     spatial = shape[2:]
     if len(spatial) > AXES:
         where = str(site.node.origin) or f"the node that makes {site.node.outputs[0]}"
-        raise UnsupportedError(Problem(f"{site.node.op} over {len(spatial)} axes", where, f"at most {AXES} are supported"))
+        raise UnsupportedError(
+            Problem(f"{site.node.op} over {len(spatial)} axes", where, f"at most {AXES} are supported")
+        )
     found = windows(site.node, spatial, site.attr("kernel_shape"))
     return Geometry(
         shape[0] * shape[1],

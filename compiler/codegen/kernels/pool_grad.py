@@ -12,7 +12,7 @@ from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, kernel, make_t
 
 @cache
 def make_max_grad(name: str) -> Kernel:
-    """dx for any window: dy added where the indices of the maxima say. The range counts planes."""
+    """Dx for any window: dy added where the indices of the maxima say. The range counts planes."""
     ptr, size = pointer(name), ITEMSIZE[name]
     zero = dtype(name).value(0)
     find = make_max_indices(name)
@@ -25,7 +25,9 @@ def make_max_grad(name: str) -> Kernel:
         for u in range(hi - lo):
             plane = lo + u
             # the maxima go to scratch, as if it were the whole output at this plane
-            find(plane, plane + 1, x, scratch + 8 * outputs - size * plane * outputs, scratch - 8 * plane * outputs, meta)
+            find(
+                plane, plane + 1, x, scratch + 8 * outputs - size * plane * outputs, scratch - 8 * plane * outputs, meta
+            )
             fresh, at = ptr(dst + size * plane * inputs, 1), i64(scratch, 2)
             for i in range(inputs):
                 fresh[i] = zero
@@ -42,7 +44,7 @@ BLOCK = 32
 
 @cache
 def make_max_grad_pairs(name: str) -> Kernel:
-    """dx for windows of 2 x 2 that tile the plane. The range counts planes of high x wide.
+    """Dx for windows of 2 x 2 that tile the plane. The range counts planes of high x wide.
 
     Rows are short and which element is largest is random, so a scalar rest of a row would be mispredicted branches:
     whole vectors are computed to the stack, reading a little past the row, and copied from there.
@@ -92,7 +94,7 @@ def make_max_grad_pairs(name: str) -> Kernel:
 
 @cache
 def make_average_grad(name: str) -> Kernel:
-    """dx of an average: the share dy / count of each output, added tap by tap. The range counts planes."""
+    """Dx of an average: the share dy / count of each output, added tap by tap. The range counts planes."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
     zero = value(0)
 

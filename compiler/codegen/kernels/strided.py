@@ -44,12 +44,16 @@ def copy_call(src: In, dst: Out, nbytes: int) -> Call:
     return Call(copy_bytes, -(-nbytes // LINE), (src, dst, nbytes))
 
 
-def copy_box(size: int, box: Sequence[Axis], src: Source, dst: Out, src_at: int = 0, dst_at: int = 0) -> list[Call]:
-    """Copy a box of elements of `size` bytes. src_at, dst_at: elements before its corner (src_at: In only)."""
+def copy_box(
+    size: int, box: Sequence[Axis], src: Source, dst: Out | Temp, src_at: int = 0, dst_at: int = 0
+) -> list[Call]:
+    """Copy a box of elements of `size` bytes. src_at, dst_at: elements before its corner, if it is In, or Out."""
     if src_at:
         assert isinstance(src, In)
         src = replace(src, offset=src.offset + size * src_at)
-    dst = replace(dst, offset=dst.offset + size * dst_at)
+    if dst_at:
+        assert isinstance(dst, Out)
+        dst = replace(dst, offset=dst.offset + size * dst_at)
     axes = merge(box)
     if axes is None:
         return []
@@ -76,13 +80,13 @@ def merge(box: Sequence[Axis]) -> list[Axis] | None:
     return merged or [Axis(1, 1, 1)]
 
 
-def _rows(size: int, axes: list[Axis], src: Source, dst: Out) -> Call:
+def _rows(size: int, axes: list[Axis], src: Source, dst: Out | Temp) -> Call:
     *outer, inner = axes
     meta = Words((len(outer), *inner, *(a.extent for a in outer), *(a.src for a in outer), *(a.dst for a in outer)))
     return Call(make_rows(size), prod(a.extent for a in outer), (src, dst, meta))
 
 
-def _transposed(size: int, axes: list[Axis], src: Source, dst: Out) -> Call | None:
+def _transposed(size: int, axes: list[Axis], src: Source, dst: Out | Temp) -> Call | None:
     """By blocks, if another axis than the destination's innermost is the source's innermost."""
     b = axes[-1]
     block = transpose_block(size)

@@ -4,7 +4,9 @@ Numba's function is `i32 f(retptr, excinfo, args...)`. It cannot raise here, so 
 signature drops both pointers, and the rest becomes internal to the module.
 """
 
+import copy
 import dis
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -118,15 +120,30 @@ class _Compiler(CompilerBase):
         return [passes]
 
 
-_context: Any = None
+@functools.cache
+def _contexts() -> tuple[Any, Any]:
+    """Our typing and target contexts: Numba's for this CPU, which the module does not name."""
+    typing, target = copy.copy(cpu_target.typing_context), cpu_target.target_context
+    target.refresh()
+    resolve, known = typing.resolve_function_type, dict[Any, Any]()
+
+    def remembering(function: Any, args: Any, kws: Any) -> Any:
+        """Numba tries every overload of an operator, arrays included, at each use: remember those on numbers."""
+        if kws or not isinstance(function, types.Function) or not all(isinstance(a, _NUMBERS) for a in args):
+            return resolve(function, args, kws)
+        if getattr(function.typing_key, "__module__", None) not in _FIXED:
+            return resolve(function, args, kws)
+        key = function, args
+        if key not in known:
+            known[key] = resolve(function, args, kws)
+        return known[key]
+
+    typing.resolve_function_type = remembering
+    return typing, target.subtarget(typing_context=typing, _internal_codegen=_Codegen("onnxc"), aot_mode=True)
 
 
-def _target_context() -> Any:
-    global _context
-    if _context is None:
-        cpu_target.target_context.refresh()
-        _context = cpu_target.target_context.subtarget(_internal_codegen=_Codegen("onnxc"), aot_mode=True)
-    return _context
+_NUMBERS = (types.Number, types.Boolean, types.NumberClass)
+_FIXED = {"_operator", "operator", "builtins"}  # homes of functions that mean the same in every kernel
 
 
 def _compile(function: Callable[..., Any], args: tuple[Any, ...], result: Any, fastmath: set[str]) -> Any:
@@ -135,9 +152,7 @@ def _compile(function: Callable[..., Any], args: tuple[Any, ...], result: Any, f
     flags = Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.nrt, flags.error_model, flags.fastmath = False, "numpy", FastMathOptions(fastmath)
-    return compile_extra(
-        cpu_target.typing_context, _target_context(), function, args, result, flags, {}, pipeline_class=_Compiler
-    )
+    return compile_extra(*_contexts(), function, args, result, flags, {}, pipeline_class=_Compiler)
 
 
 def helper(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -86,7 +86,9 @@ class _Expansion:
         ins = tuple(self.b.type(v) if v else None for v in node.inputs)
         outs = tuple(self.b.type(v) if v else None for v in node.outputs)
         for what in check_node(NodeFacts(node, ins, outs, self.b.known)):
-            raise VerifyError(Problem(f"{describe(node, {v: self.b.type(v) for v in node.reads})}: {what}", where(node)))
+            raise VerifyError(
+                Problem(f"{describe(node, {v: self.b.type(v) for v in node.reads})}: {what}", where(node))
+            )
 
     def _expand(self, node: Node, names: Names) -> None:
         n, m = node.attr("xs", 0), node.attr("zs", 0)

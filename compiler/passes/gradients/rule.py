@@ -33,7 +33,7 @@ class Call:
 
     @property
     def dy(self) -> Value:
-        """The gradient of the only differentiable output."""
+        """The gradient of output 0, the only one for most ops."""
         dy = self.gradients[0]
         assert dy is not None, self.node
         return dy

@@ -9,8 +9,6 @@ from compiler.ir.builder import Builder
 from compiler.ir.graph import Attr
 from compiler.ir.types import TensorType, onnx_dtype
 
-Operand = "Value | float"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
@@ -24,18 +22,22 @@ class Value:
 
     @property
     def type(self) -> TensorType:
+        """Element type and shape."""
         return self.b.type(self.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The dimensions."""
         return self.b.shape(self.name)
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def dtype(self) -> str:
+        """Short name of the element type, as 'f32'."""
         return self.type.dtype
 
     def _wrap(self, operand: Value | float) -> Value:

@@ -21,9 +21,7 @@ Emit = Callable[..., Any]
 def verify(emit: Emit, inputs: dict[str, Any], order: int = 2) -> None:
     """Check the gradients of what `emit` computes with respect to its floating-point inputs (shapes or arrays)."""
     b = Builder()
-    arrays = {
-        k: RNG.normal(size=v) if isinstance(v, tuple) else np.asarray(v) for k, v in inputs.items()
-    }
+    arrays = {k: RNG.normal(size=v) if isinstance(v, tuple) else np.asarray(v) for k, v in inputs.items()}
     names = {k: b.input(k, TensorType(dtype_of(a), a.shape)) for k, a in arrays.items()}
     results = emit(b, **names)
     for i, v in enumerate([results] if isinstance(results, str) else results):
@@ -35,7 +33,7 @@ def verify(emit: Emit, inputs: dict[str, Any], order: int = 2) -> None:
 def op(name: str, *order: str, **attrs: Any) -> Emit:
     """One node on the inputs, in the order of their names if none is given; '-' is an absent operand."""
 
-    def emit(b: Builder, **inputs: str) -> str:
+    def emit(b: Builder, /, **inputs: str) -> str:
         given = [inputs[k] if k != "-" else "" for k in order] if order else list(inputs.values())
         return b.op(name, *given, **attrs)
 
@@ -62,8 +60,14 @@ CONVOLUTIONS = {
         op("ConvTranspose", dilations=(3,), strides=(2,), output_padding=(2,)),
         {"x": (1, 2, 3), "w": (2, 2, 2)},
     ),
-    "transposed, large output shape": (op("ConvTranspose", output_shape=(9,), strides=(2,)), {"x": (1, 1, 3), "w": (1, 1, 3)}),
-    "transposed, small output shape": (op("ConvTranspose", output_shape=(4,), strides=(2,)), {"x": (1, 1, 3), "w": (1, 1, 3)}),
+    "transposed, large output shape": (
+        op("ConvTranspose", output_shape=(9,), strides=(2,)),
+        {"x": (1, 1, 3), "w": (1, 1, 3)},
+    ),
+    "transposed, small output shape": (
+        op("ConvTranspose", output_shape=(4,), strides=(2,)),
+        {"x": (1, 1, 3), "w": (1, 1, 3)},
+    ),
     "transposed, same": (
         op("ConvTranspose", auto_pad="SAME_LOWER", strides=(2, 2)),
         {"x": (1, 2, 3, 3), "w": (2, 1, 3, 4)},
@@ -77,7 +81,10 @@ POOLS = {
     "max, dilated": (op("MaxPool", kernel_shape=(2, 2), dilations=(2, 3)), {"x": (1, 2, 5, 6)}),
     "max 3-D": (op("MaxPool", kernel_shape=(2, 2, 2), strides=(1, 2, 1)), {"x": (1, 2, 3, 4, 3)}),
     "max, same": (op("MaxPool", kernel_shape=(3, 3), strides=(2, 2), auto_pad="SAME_UPPER"), {"x": (1, 1, 6, 5)}),
-    "average, same": (op("AveragePool", kernel_shape=(3, 2), strides=(2, 2), auto_pad="SAME_LOWER"), {"x": (1, 1, 6, 5)}),
+    "average, same": (
+        op("AveragePool", kernel_shape=(3, 2), strides=(2, 2), auto_pad="SAME_LOWER"),
+        {"x": (1, 1, 6, 5)},
+    ),
     "average 1-D, ceil": (op("AveragePool", kernel_shape=(3,), strides=(2,), ceil_mode=1), {"x": (2, 2, 8)}),
     "average, rest": (op("AveragePool", kernel_shape=(2, 2), strides=(3, 3)), {"x": (2, 2, 7, 8)}),
     "average, ceil, padding counts": (
@@ -159,7 +166,7 @@ ELEMENTWISE = {
 
 
 def pad(pads: list[int], mode: str = "constant", axes: list[int] | None = None) -> Emit:
-    def emit(b: Builder, x: str, value: str = "") -> str:
+    def emit(b: Builder, /, x: str, value: str = "") -> str:
         return b.op("Pad", x, b.ints(pads), value, b.ints(axes) if axes else "", mode=mode)
 
     return emit
@@ -210,7 +217,11 @@ INDEXING = {
     **{
         f"ScatterElements {mode}": (
             op("ScatterElements", axis=1, reduction=mode),
-            {"x": (2, 4), "i": np.array([[0, 2, 2], [-1, 1, 0]]) if mode != "none" else np.array([[0, 2], [3, 1]]), "u": (2, 3) if mode != "none" else (2, 2)},
+            {
+                "x": (2, 4),
+                "i": np.array([[0, 2, 2], [-1, 1, 0]]) if mode != "none" else np.array([[0, 2], [3, 1]]),
+                "u": (2, 3) if mode != "none" else (2, 2),
+            },
         )
         for mode in ("none", "add", "mul", "max", "min")
     },
@@ -221,12 +232,11 @@ INDEXING = {
         )
         for mode in ("none", "add", "mul", "max", "min")
     },
-    "OneHot": (lambda b, i, v: b.op("OneHot", i, b.ints([3]), v, axis=0), {"i": np.array([0, 2, -1]), "v": (2,)}),
-    "TopK": (lambda b, x: b.add("TopK", [x, b.ints([2])], {"axis": 0, "largest": 0}, 2)[0], {"x": (4, 3)}),
-    "TopK without indices": (
-        lambda b, x: b.add("TopK", [x, b.ints([2])], {"axis": -1}, ["values"])[0],
-        {"x": (3, 4)},
+    "OneHot": (
+        lambda b, i, v: b.op("OneHot", i, b.const(np.array(3)), v, axis=0),
+        {"i": np.array([0, 2, -1]), "v": (2,)},
     ),
+    "TopK": (lambda b, x: b.add("TopK", [x, b.ints([2])], {"axis": 0, "largest": 0}, 2)[0], {"x": (4, 3)}),
 }
 
 
@@ -260,7 +270,7 @@ def loss(kind: str, labels: Any, weights: bool = False, outputs: int = 1, **attr
     labels = np.asarray(labels)
     shape = (labels.shape[0], 4, *labels.shape[1:])
     inputs = {"x": shape, "labels": labels, **({"w": RNG.uniform(0.5, 2, 4)} if weights else {})}
-    return (lambda b, **i: b.add(kind, list(i.values()), attrs, outputs)), inputs
+    return (lambda b, /, **i: b.add(kind, list(i.values()), attrs, outputs)), inputs
 
 
 SCE, NLL = "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"
@@ -291,11 +301,11 @@ LOSSES = {
 
 
 def layer_norm(outputs: int = 1, **attrs: Any) -> Emit:
-    return lambda b, **i: b.add("LayerNormalization", list(i.values()), attrs, outputs)
+    return lambda b, /, **i: b.add("LayerNormalization", list(i.values()), attrs, outputs)
 
 
 def batch_norm(training: int, **attrs: Any) -> Emit:
-    def emit(b: Builder, **i: str) -> str:
+    def emit(b: Builder, /, **i: str) -> str:
         given = list(i.values())
         if training:
             given = [*given, b.const(np.zeros(3)), b.const(np.ones(3))]
@@ -308,7 +318,6 @@ NORMALIZATIONS = {
     "Layer": (layer_norm(), {"x": (2, 3, 4), "scale": (4,), "bias": (4,)}),
     "Layer, two axes, no bias": (layer_norm(axis=1, epsilon=0.1), {"x": (2, 3, 4), "scale": (3, 4)}),
     "Layer, broadcast scale": (layer_norm(axis=-2), {"x": (2, 3, 4), "scale": (3, 1), "bias": (4,)}),
-    "Layer, all outputs": (layer_norm(3, stash_type=DOUBLE), {"x": (2, 3, 4), "scale": (4,), "bias": (4,)}),
     "RMS": (op("RMSNormalization", stash_type=DOUBLE), {"x": (2, 5), "scale": (5,)}),
     "Batch": (batch_norm(1), {"x": (4, 3, 2, 2), "scale": (3,), "bias": (3,)}),
     "Batch of vectors": (batch_norm(1, epsilon=0.1), {"x": (5, 3), "scale": (3,), "bias": (3,)}),
@@ -336,7 +345,6 @@ CASES: dict[str, tuple[Emit, dict[str, Any]]] = {
 def test_rule(case: str) -> None:
     emit, inputs = CASES[case]
     verify(emit, inputs)
-
 
 
 @pytest.mark.parametrize("case", ["groups", "max, overlapping", "Pow", "Layer", "Batch", "Sof mean 1 False", "Gather"])

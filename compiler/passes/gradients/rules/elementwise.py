@@ -8,28 +8,28 @@ from compiler.passes.gradients.value import Value
 
 @gradient("Add", "Sum")
 def add(r: Call) -> None:
-    """Dy to every operand."""
+    """Every operand gets dy."""
     for i in range(len(r.node.inputs)):
         r.give(i, r.dy)
 
 
 @gradient("Sub")
 def sub(r: Call) -> None:
-    """Dy, -dy (summed before it is negated: often smaller)."""
+    """The first operand gets dy, the second -dy (negated after the sum: that is often smaller)."""
     r.give(0, r.dy)
     r.give(1, lambda: -r.dy.fit(r.x(1).shape))
 
 
 @gradient("Mul")
 def mul(r: Call) -> None:
-    """Dy times the other operand."""
+    """Each operand gets dy times the other one."""
     r.give(0, lambda: r.dy * r.x(1))
     r.give(1, lambda: r.dy * r.x(0))
 
 
 @gradient("Div")
 def div(r: Call) -> None:
-    """Dy / b, -dy y / b."""
+    """With y = a / b: dy / b and -dy y / b."""
     quotient = r.dy / r.x(1)
     r.give(0, quotient)
     r.give(1, lambda: -(quotient * r.y()).fit(r.x(1).shape))
@@ -37,7 +37,7 @@ def div(r: Call) -> None:
 
 @gradient("Mean")
 def mean(r: Call) -> None:
-    """Dy over the number of operands."""
+    """Every operand gets an equal share of dy."""
     share = r.dy / len(r.node.inputs)
     for i in range(len(r.node.inputs)):
         r.give(i, share)
@@ -45,21 +45,21 @@ def mean(r: Call) -> None:
 
 @gradient("Mod")
 def mod(r: Call) -> None:
-    """Of a - b q, with the integer q: dy, -q dy."""
+    """The result is a - b q with an integer q: dy and -q dy."""
     r.give(0, r.dy)
     r.give(1, lambda: -(r.dy * ((r.x(0) - r.y()) / r.x(1)).op("Round")))
 
 
 @gradient("Where")
 def where(r: Call) -> None:
-    """Dy to the operand that was chosen."""
+    """The operand that was chosen gets dy."""
     r.give(1, lambda: r.x(0).where(r.dy, 0.0))
     r.give(2, lambda: r.x(0).where(0.0, r.dy))
 
 
 @gradient("PRelu")
 def prelu(r: Call) -> None:
-    """The slope at 0."""
+    """The derivative at 0 is the slope."""
     positive = r.x(0) > 0.0
     r.give(0, lambda: positive.where(r.dy, r.dy * r.x(1)))
     r.give(1, lambda: positive.where(0.0, r.dy * r.x(0)))
@@ -67,7 +67,7 @@ def prelu(r: Call) -> None:
 
 @gradient("Clip")
 def clip(r: Call) -> None:
-    """1 from min to max, both included; min and max get dy where they are what comes out."""
+    """From min to max, both included, x gets dy; min and max get it where they are what comes out."""
     x, dy = r.x(0), r.dy
     above = x >= r.x(1) if r.has(1) else None
     below = x <= r.x(2) if r.has(2) else None
@@ -84,7 +84,7 @@ def clip(r: Call) -> None:
 
 @gradient("Max", "Min")
 def extremum(r: Call) -> None:
-    """Dy to the extreme operand; ties share it evenly."""
+    """The extreme operand gets dy; ties share it evenly."""
     xs, dy = r.xs, r.dy
     if len(xs) == 1:
         r.give(0, dy)
@@ -105,7 +105,10 @@ def extremum(r: Call) -> None:
 
 @gradient("Pow")
 def power(r: Call) -> None:
-    """Of a^b: b a^(b-1) dy, 0 for b = 0; y log(a) dy, 0 for a = 0 <= b. Nothing infinite is masked afterwards."""
+    """With y = a^b: dy b a^(b-1), 0 for b = 0; dy y log(a), 0 for a = 0 <= b.
+
+    The special cases replace operands, not results: a later derivative then meets no 0 * inf.
+    """
     a, dy = r.x(0), r.dy
     r.give(0, lambda: dy * _derivative_by_base(r, a))
     if r.wants(1):

@@ -10,7 +10,7 @@ from compiler.passes.gradients.value import Value
 
 @gradient("Gather")
 def gather(r: Call) -> None:
-    """Dy added up where it was read from."""
+    """What was read gets dy, added up."""
     x = r.x()
     r.give(0, lambda: r.dy.op("onnxc.GatherGrad", r.x(1), axis=r.attr("axis") % x.rank, shape=x.shape))
 
@@ -23,7 +23,7 @@ def gather_grad(r: Call) -> None:
 
 @gradient("GatherElements")
 def gather_elements(r: Call) -> None:
-    """Dy added up where it was read from."""
+    """What was read gets dy, added up."""
     x = r.x()
     axis = r.attr("axis") % x.rank
     r.give(0, lambda: r.zeros(x.shape, x).op("ScatterElements", r.x(1), r.dy, axis=axis, reduction="add"))
@@ -31,7 +31,7 @@ def gather_elements(r: Call) -> None:
 
 @gradient("GatherND")
 def gather_nd(r: Call) -> None:
-    """Dy added up where it was read from."""
+    """What was read gets dy, added up."""
     x = r.x()
     if r.wants(0):
         indices = _whole_indices(r.x(1), r.attr("batch_dims"))
@@ -80,7 +80,7 @@ def _gathered(r: Call, values: Value) -> Value:
 
 
 def _product(r: Call, data: Value, updates: Value) -> None:
-    """Dy y / factor; where one factor is 0, dy times the product of the others, to that factor."""
+    """A factor gets dy y / factor; where exactly one is 0, that one gets dy times the product of the others."""
     zero, zeros = data.equals(0.0), updates.equals(0.0)
     count = _scattered(r, zero.cast(data.dtype), zeros.cast(data.dtype), "add")
     factor, factors = zero.where(1.0, data), zeros.where(1.0, updates)
@@ -107,9 +107,9 @@ def one_hot(r: Call) -> None:
         r.give(2, off.op("Concat", on, axis=0))
 
 
-@gradient("TopK", saves=(1,))
+@gradient("TopK")
 def top_k(r: Call) -> None:
-    """Dy to where each value came from."""
+    """The elements that were taken get dy."""
     x = r.x()
     axis = r.attr("axis") % x.rank
     r.give(0, r.zeros(x.shape, x).op("ScatterElements", r.y(1), r.dy, axis=axis, reduction="add"))

@@ -9,7 +9,7 @@ from compiler.passes.gradients.value import Value
 
 
 def product(a: Value, b: Value, trans_a: bool = False, trans_b: bool = False, alpha: float = 1.0) -> Value:
-    """Alpha a' b' of two matrices."""
+    """The product alpha a' b' of two matrices, transposed or not."""
     if not trans_a and not trans_b and alpha == 1.0:
         return a.op("MatMul", b)
     return a.op(
@@ -24,7 +24,7 @@ def _swapped(x: Value) -> Value:
 
 @gradient("MatMul")
 def matmul(r: Call) -> None:
-    """dA = dY B', dB = A' dY. A vector is a matrix of one row (left) or one column (right)."""
+    """By the left: dY B', by the right: A' dY. A vector is a matrix of one row (left) or one column (right)."""
     a, b, dy = r.x(0), r.x(1), r.dy
     rows, columns = a.shape[-2:-1] or (1,), b.shape[-1:] if b.rank > 1 else (1,)
     stack = dy.shape[: dy.rank - (a.rank > 1) - (b.rank > 1)]
@@ -43,7 +43,7 @@ def matmul(r: Call) -> None:
 
 @gradient("Gemm")
 def gemm(r: Call) -> None:
-    """Of alpha A' B' + beta C."""
+    """The factors of alpha A' B' + beta C, and C."""
     a, b, dy, alpha, beta = r.x(0), r.x(1), r.dy, r.attr("alpha"), r.attr("beta")
     ta, tb = bool(r.attr("transA")), bool(r.attr("transB"))
     r.give(0, lambda: product(b, dy, tb, True, alpha) if ta else product(dy, b, False, not tb, alpha))

@@ -70,7 +70,7 @@ def batch_norm(r: Call) -> None:
 
 @gradient("Dropout")
 def dropout(r: Call) -> None:
-    """At inference it is the identity. (In training it is lowered to its mask before gradients are expanded.)"""
+    """At inference it is the identity; in training it is lowered to its mask before gradients are expanded."""
     training = r.b.known(r.node.input(2)) if r.has(2) else False
     if training is None or bool(training):
         r.refuse("training mode, not lowered to a mask")

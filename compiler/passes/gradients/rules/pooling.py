@@ -20,7 +20,7 @@ def _attrs(r: Call) -> dict[str, Any]:
 
 @gradient("MaxPool")
 def max_pool(r: Call) -> None:
-    """Dy to where each maximum was found. (The indices, the other output, are integers.)"""
+    """The first maximum of each window gets dy; the indices are integers."""
     r.give(0, r.dy.op("onnxc.MaxPoolGrad", r.x(), **_attrs(r)))
 
 
@@ -36,7 +36,7 @@ def max_pool_grad(r: Call) -> None:
 
 @gradient("AveragePool")
 def average_pool(r: Call) -> None:
-    """Dy over the number of elements, to each of them."""
+    """The elements of a window share dy evenly."""
     included = r.attr("count_include_pad")
     r.give(0, r.dy.op("onnxc.AveragePoolGrad", shape=r.x().shape, count_include_pad=included, **_attrs(r)))
 
@@ -49,7 +49,7 @@ def average_pool_grad(r: Call) -> None:
 
 @gradient("GlobalAveragePool")
 def global_average_pool(r: Call) -> None:
-    """An equal share to every element."""
+    """All elements share dy evenly."""
     r.give(0, r.dy / prod(r.x().shape[2:]))
 
 
@@ -60,7 +60,5 @@ def global_max_pool(r: Call) -> None:
     one, zero = (1,) * len(spatial), (0,) * (2 * len(spatial))
     r.give(
         0,
-        r.dy.op(
-            "onnxc.MaxPoolGrad", r.x(), kernel_shape=spatial, strides=one, dilations=one, pads=zero, ceil_mode=0
-        ),
+        r.dy.op("onnxc.MaxPoolGrad", r.x(), kernel_shape=spatial, strides=one, dilations=one, pads=zero, ceil_mode=0),
     )

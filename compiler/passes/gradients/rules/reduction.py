@@ -23,20 +23,20 @@ def kept(r: Call, value: Value, axes: list[int]) -> Value:
 
 @gradient("ReduceSum")
 def reduce_sum(r: Call) -> None:
-    """Dy to every element."""
+    """Every element gets dy."""
     r.give(0, kept(r, r.dy, axes_of(r)))
 
 
 @gradient("ReduceMean")
 def reduce_mean(r: Call) -> None:
-    """An equal share to every element."""
+    """Every element gets an equal share of dy."""
     axes = axes_of(r)
     r.give(0, kept(r, r.dy, axes) / max(prod(r.x().shape[a] for a in axes), 1))
 
 
 @gradient("ReduceMax", "ReduceMin")
 def reduce_extremum(r: Call) -> None:
-    """Evenly to all that are equal to the extreme."""
+    """All elements equal to the extreme share dy evenly."""
     axes, x = axes_of(r), r.x()
     hits = x.equals(kept(r, r.y(), axes))
     share = kept(r, r.dy, axes) / hits.cast(x.dtype).sum(axes, keepdims=True)
@@ -45,7 +45,7 @@ def reduce_extremum(r: Call) -> None:
 
 @gradient("ReduceProd")
 def reduce_prod(r: Call) -> None:
-    """Dy y / x; where one factor is 0, dy times the product of the others, to that factor."""
+    """A factor gets dy y / x; where exactly one factor is 0, that one gets dy times the product of the others."""
     axes, x, dy = axes_of(r), r.x(), kept(r, r.dy, axes_of(r))
     zero = x.equals(0.0)
     nonzero = zero.where(1.0, x)
@@ -57,13 +57,13 @@ def reduce_prod(r: Call) -> None:
 
 @gradient("ReduceL1")
 def reduce_l1(r: Call) -> None:
-    """The sign; 0 at 0."""
+    """The derivative is the sign, 0 at 0."""
     r.give(0, kept(r, r.dy, axes_of(r)) * r.x().op("Sign"))
 
 
 @gradient("ReduceL2")
 def reduce_l2(r: Call) -> None:
-    """X / y; 0 at the zero vector."""
+    """The derivative is x / y, 0 at the zero vector."""
     axes = axes_of(r)
     y = kept(r, r.y(), axes)
     r.give(0, kept(r, r.dy, axes) / y.equals(0.0).where(1.0, y) * r.x())
@@ -71,34 +71,34 @@ def reduce_l2(r: Call) -> None:
 
 @gradient("ReduceSumSquare")
 def reduce_sum_square(r: Call) -> None:
-    """2 x."""
+    """The derivative is 2 x."""
     r.give(0, kept(r, r.dy, axes_of(r)) * 2.0 * r.x())
 
 
 @gradient("ReduceLogSum")
 def reduce_log_sum(r: Call) -> None:
-    """1 / sum."""
+    """The derivative is 1 / sum(x)."""
     axes = axes_of(r)
     r.give(0, kept(r, r.dy, axes) / r.x().sum(axes, keepdims=True))
 
 
 @gradient("ReduceLogSumExp")
 def reduce_log_sum_exp(r: Call) -> None:
-    """Softmax: exp(x - y)."""
+    """The derivative is the softmax, exp(x - y)."""
     axes = axes_of(r)
     r.give(0, kept(r, r.dy, axes) * (r.x() - kept(r, r.y(), axes)).op("Exp"))
 
 
 @gradient("Softmax")
 def softmax(r: Call) -> None:
-    """Y (dy - sum(y dy))."""
+    """With y = softmax(x): y (dy - sum(y dy))."""
     y, dy = r.y(), r.dy
     r.give(0, y * (dy - (y * dy).sum([r.attr("axis")], keepdims=True)))
 
 
 @gradient("LogSoftmax")
 def log_softmax(r: Call) -> None:
-    """Dy - softmax sum(dy)."""
+    """With y = log softmax(x): dy - exp(y) sum(dy)."""
     r.give(0, log_softmax_gradient(r.dy, r.y(), r.attr("axis")))
 
 

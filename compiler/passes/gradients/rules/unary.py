@@ -38,31 +38,31 @@ DIVISORS: dict[str, Callable[[Value, Value], Value]] = {
 
 @gradient(*DERIVATIVES)
 def by_factor(r: Call) -> None:
-    """Dy times the derivative."""
+    """The product of dy and the derivative."""
     r.give(0, r.dy * DERIVATIVES[r.node.op](r.x(), r.y()))
 
 
 @gradient(*DIVISORS)
 def by_divisor(r: Call) -> None:
-    """Dy over the reciprocal of the derivative."""
+    """The quotient of dy and the reciprocal of the derivative."""
     r.give(0, r.dy / DIVISORS[r.node.op](r.x(), r.y()))
 
 
 @gradient("Neg")
 def neg(r: Call) -> None:
-    """-dy."""
+    """The derivative is -1."""
     r.give(0, -r.dy)
 
 
 @gradient("Reciprocal")
 def reciprocal(r: Call) -> None:
-    """-dy y^2."""
+    """The derivative is -y^2."""
     r.give(0, -(r.dy * r.y() * r.y()))
 
 
 @gradient("Identity")
 def identity(r: Call) -> None:
-    """Passes through."""
+    """The derivative is 1."""
     r.give(0, r.dy)
 
 
@@ -74,38 +74,38 @@ def cast(r: Call) -> None:
 
 @gradient("Relu")
 def relu(r: Call) -> None:
-    """0 at 0."""
+    """The derivative at 0 is 0."""
     r.give(0, (r.y() > 0.0).where(r.dy, 0.0))
 
 
 @gradient("LeakyRelu")
 def leaky_relu(r: Call) -> None:
-    """The slope alpha at 0."""
+    """The derivative at 0 is alpha."""
     r.give(0, (r.x() > 0.0).where(r.dy, r.dy * r.attr("alpha")))
 
 
 @gradient("ThresholdedRelu")
 def thresholded_relu(r: Call) -> None:
-    """0 at alpha."""
+    """The derivative at alpha is 0."""
     r.give(0, (r.x() > r.attr("alpha")).where(r.dy, 0.0))
 
 
 @gradient("Shrink")
 def shrink(r: Call) -> None:
-    """0 from -lambd to lambd."""
+    """The derivative is 0 from -lambd to lambd, both included."""
     r.give(0, (r.x().op("Abs") > r.attr("lambd")).where(r.dy, 0.0))
 
 
 @gradient("HardSigmoid")
 def hard_sigmoid(r: Call) -> None:
-    """0 at both ends of the ramp."""
+    """The derivative is 0 at both ends of the ramp."""
     y = r.y()
     r.give(0, ((y > 0.0) & (y < 1.0)).where(r.dy * r.attr("alpha"), 0.0))
 
 
 @gradient("HardSwish")
 def hard_swish(r: Call) -> None:
-    """0 at -3, 1 at 3."""
+    """The derivative is 0 at -3 and 1 at 3."""
     x = r.x()
     slope = (x < 3.0).where(x / 3.0 + 0.5, 1.0)
     r.give(0, r.dy * (x > -3.0).where(slope, 0.0))
@@ -113,26 +113,26 @@ def hard_swish(r: Call) -> None:
 
 @gradient("Elu")
 def elu(r: Call) -> None:
-    """Alpha exp(x) = y + alpha at 0 and below."""
+    """The derivative is alpha exp(x) = y + alpha at 0 and below."""
     r.give(0, (r.x() > 0.0).where(r.dy, r.dy * (r.y() + r.attr("alpha"))))
 
 
 @gradient("Celu")
 def celu(r: Call) -> None:
-    """Exp(x / alpha) = y / alpha + 1 at 0 and below."""
+    """The derivative is exp(x / alpha) = y / alpha + 1 at 0 and below."""
     r.give(0, (r.x() > 0.0).where(r.dy, r.dy * (r.y() / r.attr("alpha") + 1.0)))
 
 
 @gradient("Selu")
 def selu(r: Call) -> None:
-    """Gamma alpha exp(x) = y + gamma alpha at 0 and below."""
+    """The derivative is gamma alpha exp(x) = y + gamma alpha at 0 and below."""
     alpha, gamma = r.attr("alpha"), r.attr("gamma")
     r.give(0, r.dy * (r.x() > 0.0).where(gamma, r.y() + alpha * gamma))
 
 
 @gradient("Softsign")
 def softsign(r: Call) -> None:
-    """dy / (1 + |x|)^2."""
+    """The derivative is 1 / (1 + |x|)^2."""
     d = r.x().op("Abs") + 1.0
     r.give(0, r.dy / (d * d))
 
