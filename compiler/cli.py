@@ -165,11 +165,19 @@ def lower(
 @dim_option
 @algorithm_option
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Of random numbers.")
+@click.option("--name", default="onnxc", show_default=True, help="Prefix of all names in C.")
+@click.option("--cpu", default="host", show_default=True, help="host, x86-64, x86-64-v2, x86-64-v3 or x86-64-v4.")
 @click.option("--cc", default="cc", show_default=True, help="C compiler that links the library.")
 @_reporting
-def build(model: Path, folder: Path, dims: dict[str, int], algorithm: int | None, threads: int, cc: str) -> None:
+def build(
+    model: Path, folder: Path, dims: dict[str, int], algorithm: int | None, threads: int, seed: int, name: str, cpu: str,
+    cc: str,
+) -> None:  # fmt: skip
     """Build MODEL ahead of time: a native library with a C header, weights and a manifest, in FOLDER."""
-    compiler.build(model, folder, dims=dims, algorithm=algorithm, threads=threads, cc=cc)
+    compiler.build(
+        model, folder, dims=dims, algorithm=algorithm, threads=threads, seed=seed, name=name, cpu=cpu, cc=cc
+    )
     click.echo(f"wrote {folder}")
 
 

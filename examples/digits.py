@@ -1,4 +1,4 @@
-"""Writes a training model for handwritten digits, and the digits: `python examples/digits.py [OUTDIR]`.
+"""Writes a training model for handwritten digits, and the digits: `python examples/digits.py [OUTDIR] [--npy]`.
 
 `digits.onnx` is a LeNet-style network in the standard training form. Its parts, by ONNX's names:
 
@@ -168,13 +168,21 @@ def data() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def main() -> None:
-    """Writes digits.onnx, train.npz and test.npz into the folder that the command line names."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    """Writes digits.onnx, train.npz and test.npz into the folder that the command line names.
+
+    With --npy each array also goes into a file of its own, as train_images.npy, which a C program reads easily.
+    """
+    arguments = [a for a in sys.argv[1:] if a != "--npy"]
+    folder = Path(arguments[0] if arguments else ".")
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(build(), folder / "digits.onnx")
     train, test = data()
     np.savez_compressed(folder / "train.npz", images=train["images"], labels=train["labels"])
     np.savez_compressed(folder / "test.npz", images=test["images"], labels=test["labels"])
+    if "--npy" in sys.argv:
+        for part, arrays in (("train", train), ("test", test)):
+            for name, array in arrays.items():
+                np.save(folder / f"{part}_{name}.npy", np.ascontiguousarray(array))
     print(f"{folder}: digits.onnx, train.npz ({len(train['labels'])} images), test.npz ({len(test['labels'])} images)")
 
 

@@ -78,7 +78,10 @@ def _conv_transpose(node: Node, args: Sequence[Array | None]) -> list[Array]:
     room = [max(r, a.before + a.out) for r, a in zip(room, axes, strict=True)]
     y = np.zeros((x.shape[0], w.shape[1] * group, *room))
     for tap in np.ndindex(*w.shape[2:]):
-        at = [slice(k * a.dilation, k * a.dilation + (a.size - 1) * a.stride + 1, a.stride) for k, a in zip(tap, axes)]
+        at = [
+            slice(k * a.dilation, k * a.dilation + (a.size - 1) * a.stride + 1, a.stride)
+            for k, a in zip(tap, axes, strict=True)
+        ]
         parts = [np.einsum("nc...,cm->nm...", p, q[(..., *tap)]) for p, q in zip(xs, ws, strict=True)]
         y[(slice(None), slice(None), *at)] += np.concatenate(parts, axis=1)
     y = y[(slice(None), slice(None), *(slice(a.before, a.before + a.out) for a in axes))]

@@ -106,7 +106,14 @@ def random_feeds(graph: Graph, seed: int = 0, high: int = 2) -> dict[str, AnyArr
 
 
 def slopes(
-    graph: Graph, y: str, x: str, feeds: Arrays, *, directions: int = 3, step: float = 1e-4, evaluator: Evaluator = "ort"
+    graph: Graph,
+    y: str,
+    x: str,
+    feeds: Arrays,
+    *,
+    directions: int = 3,
+    step: float = 1e-4,
+    evaluator: Evaluator = "ort",
 ) -> list[tuple[AnyArray, float]]:
     """Derivatives of the sum of output y by input or state x along random directions: (direction, central difference).
 

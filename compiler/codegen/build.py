@@ -30,7 +30,7 @@ class Compiled:
 def plan_and_emit(
     graph: Graph, threads: int = 1, states: Mapping[str, TensorType] | None = None
 ) -> tuple[Plan, Emitted]:
-    """Everything but machine code; arguments as for `make_plan`. UnsupportedError: nodes without a kernel, all of them."""
+    """Everything but machine code; arguments as for `make_plan`. UnsupportedError lists the nodes without a kernel."""
     plan = make_plan(graph, threads, states)
     return plan, emit(plan)
 

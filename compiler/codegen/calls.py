@@ -20,7 +20,7 @@ from compiler.ir.types import AnyArray, Tensor, TensorType
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Address of a value that the call reads, `offset` bytes in. 128 bytes behind a value may be read, never written."""
+    """Address of a value that the call reads, `offset` bytes in. 128 bytes behind it may be read, never written."""
 
     value: str
     offset: int = 0
@@ -152,9 +152,11 @@ class Site:
         return None if a is None else tuple(int(v) for v in np.asarray(a).reshape(-1))
 
     def read(self, i: int, offset: int = 0) -> In:
+        """The i-th input as an argument, from `offset` bytes on."""
         return In(self.node.inputs[i], offset)
 
     def write(self, i: int = 0, offset: int = 0) -> Out:
+        """The i-th output as an argument, from `offset` bytes on."""
         return Out(self.node.outputs[i], offset)
 
 

@@ -36,6 +36,7 @@ class Formula:
     """Names of constants used in expressions -> values; shared by a whole kernel."""
 
     def attr(self, name: str) -> Attr:
+        """An attribute, or the schema's default."""
         return self.node.attr(name, default(self.node.op, name))
 
     def const(self, value: float | int | bool, dtype: str | None = None) -> str:
@@ -70,6 +71,8 @@ ELEMENTWISE: dict[str, Elementwise] = {}
 
 
 def elementwise(accepts: frozenset[str], *ops: str) -> Callable[[Rule], Rule]:
+    """Register the formula of ops, and the element types that it takes."""
+
     def register(rule: Rule) -> Rule:
         ELEMENTWISE.update((op, Elementwise(rule, accepts)) for op in ops)
         return rule

@@ -33,7 +33,9 @@ def _floor_mode(node: Node, types: Sequence[TensorType | None]) -> bool:
 _REWORDED: dict[tuple[str, int], _Condition] = {
     ("AveragePool", 22): _floor_mode,  # says which windows count with ceil_mode
     ("BitShift", 28): _always,  # adds signed types
+    ("Cast", 19): _without("saturate"),  # for float8
     ("Cast", 24): _without("round_mode"),  # for float8e8m0
+    ("CastLike", 19): _without("saturate"),
     ("CastLike", 24): _without("round_mode"),
     ("MaxPool", 22): _floor_mode,
     ("Mod", 28): _always,  # adds floating-point types for fmod=0
@@ -41,6 +43,7 @@ _REWORDED: dict[tuple[str, int], _Condition] = {
     ("ReduceMax", 20): _always,  # adds bool
     ("ReduceMin", 20): _always,
     ("SpaceToDepth", 28): _without("mode"),  # adds mode
+    **{(op, 14): _always for op in ("Add", "Sub", "Mul", "Div")},  # adds 8- and 16-bit integers
 }
 """Versions whose text or attributes changed, with the condition under which a node means the same before and after."""
 

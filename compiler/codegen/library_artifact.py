@@ -60,15 +60,16 @@ def write_artifact(recipe: Recipe, folder: Path) -> None:
     folder = Path(os.path.realpath(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as e:
         raise BuildError(f"cannot write {str(folder)!r}: {e}") from e
     try:
+        part = scratch / "new"
+        part.mkdir()
         _fill(recipe, part)
-        part.chmod(0o755)
-        _publish(part, folder)
+        _publish(part, folder, scratch / "old")
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -90,9 +91,8 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def _publish(part: Path, folder: Path) -> None:
-    """Rename; what was there before goes away afterwards."""
-    old = part.with_name(f"{part.name}.old")
+def _publish(part: Path, folder: Path, old: Path) -> None:
+    """Rename; what was there before moves to `old`."""
     try:
         if folder.exists():
             os.rename(folder, old)
@@ -101,7 +101,6 @@ def _publish(part: Path, folder: Path) -> None:
         if old.exists() and not folder.exists():
             os.rename(old, folder)
         raise BuildError(f"cannot write {str(folder)!r}: {e}") from e
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _fill(r: Recipe, folder: Path) -> None:

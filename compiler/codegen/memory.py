@@ -44,10 +44,8 @@ class Arena:
             else:
                 self._free[i] = (best[0] + size, best[1] - size)
             return best[0]
-        if self._free and sum(self._free[-1]) == self.top:  # grow the piece at the top
-            offset = self._free.pop()[0]
-        else:
-            offset = self.top
+        grown = self._free and sum(self._free[-1]) == self.top  # the piece at the top is too small, but can grow
+        offset = self._free.pop()[0] if grown else self.top
         self.top = offset + size
         return offset
 
@@ -142,7 +140,7 @@ class _Placement:
         return last
 
     def _state_targets(self) -> dict[str, str]:
-        """Value -> the state that it updates, where the value may be written over the state: after the last check."""
+        """Value -> the state that it updates, where it may be written over the state: after the last check."""
         checks = [i for i, u in enumerate(self.s.units) if u.checks]
         safe = {v for u in self.s.units[checks[-1] + 1 if checks else 0 :] for v in u.writes}
         targets: dict[str, str] = {}

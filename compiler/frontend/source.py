@@ -111,12 +111,13 @@ class Source:
         work = ProgramBuilder(parts, chosen, binding, report)
         program = work.build()
         fatal = any(r.fatal for r in work.readings)
-        try:
-            verify(program)
-        except VerifyError as e:
-            fatal = True
-            for p in e.problems:
-                report.malformed(p.what, p.where, p.remedy)
+        for g in program.graphs().values():
+            try:
+                verify(g)
+            except VerifyError as e:
+                fatal = True
+                for p in e.problems:
+                    report.malformed(p.what, p.where, p.remedy)
         if report:
             if fatal:
                 raise report.error()

@@ -113,15 +113,16 @@ class Builder:
         return name
 
     def const(self, value: Tensor | AnyArray | np.generic | float | int | bool, name: str = "") -> str:
-        """A constant. Without a name, an equal constant that exists is reused (up to 1024 bytes)."""
+        """A constant. Without a name, an equal one that was made without a name is reused (up to 1024 bytes)."""
         tensor = value if isinstance(value, Tensor) else Tensor(np.asarray(value))
         small = tensor.type.nbytes <= 1024
-        if not name and small and tensor in self._by_value:
+        given = bool(name)
+        if not given and small and tensor in self._by_value:
             return self._by_value[tensor]
         name = self._define(name or self.fresh("c"), tensor.type)
         self._consts[name] = tensor
-        if small:
-            self._by_value.setdefault(tensor, name)
+        if small and not given:
+            self._by_value[tensor] = name
         return name
 
     def scalar(self, value: float | int | bool, like: str) -> str:
@@ -210,8 +211,12 @@ class Builder:
             names[v] = self.capture(v, graph.type(v))
         for v, t in graph.states.items():
             names[v] = self.state(v, t)
+        # a constant that a derivative is taken by stands for itself only, not for every equal number
+        points = {v for node in graph.nodes if node.op == GRADIENT for v in node.inputs}
         for v, t in graph.consts.items():
             names[v] = self.const(t, v)
+            if t.type.nbytes <= 1024 and v not in points:
+                self._by_value.setdefault(t, names[v])
         return names
 
     def inline(self, graph: Graph, args: Mapping[str, str], origin: Origin | None = None) -> list[str]:

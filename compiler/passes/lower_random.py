@@ -95,8 +95,8 @@ class _Lowering:
 
         def change(body: Graph) -> Graph:
             inner = Rewrite(body)
-            stream = [inner.b.capture(name, TensorType("i64")) if self.seed else "" for name in (SEED, STEP)]
-            _Lowering(inner, *stream, self.numbers).run()
+            seed, step = (inner.b.capture(name, TensorType("i64")) if self.seed else "" for name in (SEED, STEP))
+            _Lowering(inner, seed, step, self.numbers).run()
             return inner.build()
 
         changed = with_bodies(node, change)

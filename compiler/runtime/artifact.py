@@ -227,7 +227,7 @@ class Artifact:
             )
         data = bytearray((self.folder / INFERENCE).read_bytes())
         for name, (offset, nbytes) in places.items():
-            data[offset : offset + nbytes] = np.ascontiguousarray(state[name]).tobytes()
+            data[offset : offset + nbytes] = state[name].tobytes()
         write_whole(Path(path), bytes(data))
 
     @property

@@ -21,7 +21,7 @@ _RESERVED = "__metadata__"  # of safetensors
 def save_state(path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
     """Write arrays by name. A crash leaves the old file or the new one. OSError as the file system gives it."""
     path = Path(path)
-    arrays = {f"{name}'" if name.startswith(_RESERVED) else name: np.ascontiguousarray(a) for name, a in state.items()}
+    arrays = {f"{name}'" if name.startswith(_RESERVED) else name: np.asarray(a, order="C") for name, a in state.items()}
     handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     try:

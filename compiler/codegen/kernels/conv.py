@@ -155,7 +155,7 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
             for g in range(groups)
         )
         p = Product(cout, geometry.output_size, cin, weights[1:], (geometry.input_size, 1), (1, 0), offsets)
-        return [p.call(t.dtype, operands[1], operands[0], bias, operands[3])]
+        return p.calls(t.dtype, operands[1], operands[0], bias, operands[3])
     work = cin * cout * geometry.taps * geometry.output_size
     least = min(-(-8 // max(1, images)), max(1, work // 100_000))
     img = image(geometry, cin, size, least)

@@ -9,6 +9,7 @@ from compiler.ir.types import Tensor
 
 @lowers("onnxc.Copy")
 def copy(site: Site) -> list[Call]:
+    """The bytes of the input."""
     return [copy_call(site.read(0), site.write(), site.type(0).nbytes)]
 
 

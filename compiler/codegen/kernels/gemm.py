@@ -9,13 +9,13 @@ from math import prod
 
 import numpy as np
 
-from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Words, lowers
+from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Temp, Words, lowers
 from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
-from compiler.codegen.kernels.gemm_tile import blocks, factors_of, make_pack, make_store, parts
+from compiler.codegen.kernels.gemm_tile import blocks, factors_of, make_pack, make_store, pack_rows, parts
 from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_tile
 from compiler.errors import Problem, UnsupportedError
 
-HEADER = 14  # words of a product before its table of offsets
+HEADER = 15  # words of a product before its table of offsets
 ONE = bits_of(1.0, "f64")
 
 
@@ -23,7 +23,7 @@ ONE = bits_of(1.0, "f64")
 def make_gemm(dtype: str) -> Kernel:
     """Items [lo, hi) of y = alpha * a @ b + beta * c: an item is a panel of nr columns of a group of rows of a matrix.
 
-    shape: words as `Product.words` makes them. a and b are read with any strides. alpha, beta: bits of float64. c: 0
+    shape: words as `Product.calls` makes them. a and b are read with any strides. alpha, beta: bits of float64. c: 0
     for none. b is packed into scratch, a panel and a block of its rows at a time, unless shape says to read it in
     place. Sums are cut into blocks; an element is a chain of multiply-adds for each, added in order.
     """
@@ -35,7 +35,8 @@ def make_gemm(dtype: str) -> Kernel:
     def gemm(lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, scratch: int) -> None:
         s = i64(shape, 0)
         m, n, k, rsa, csa, rsb, csb, rsc, csc = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
-        block, height, groups, panels, packed = s[9], s[10], s[11], s[12], s[13]
+        block, height, groups, panels = s[9], s[10], s[11], s[12]
+        packed_b, packed_a = s[13], s[14]
         t, at, f = tile(), table(), factors()
         rows = i64(at, 1)
         prepare(f, alpha, beta)
@@ -43,21 +44,21 @@ def make_gemm(dtype: str) -> Kernel:
         for item in range(lo, hi):
             panel = item // groups
             z, j0, first = panel // panels, panel % panels * nr, item % groups * height
-            a0, b0 = a + size * s[14 + 3 * z], b + size * (s[15 + 3 * z] + j0 * csb)
-            c0, y0 = c + size * (s[16 + 3 * z] + j0 * csc), y + size * (z * m * n + j0)
+            a0, b0 = a + size * s[HEADER + 3 * z], b + size * (s[HEADER + 1 + 3 * z] + j0 * csb)
+            c0, y0 = c + size * (s[HEADER + 2 + 3 * z] + j0 * csc), y + size * (z * m * n + j0)
             nj, last = min(nr, n - j0), min(first + height, m)
             k0 = 0
             while k0 < k or k0 == 0:
                 q = min(block, k - k0)
                 right, ldb = b0 + size * k0 * rsb, rsb
-                if packed != 0:
+                if packed_b != 0:
                     if held != panel:
                         pack(0, q, right, rsb, csb, nj, scratch)
                         held = panel if q == k else -1
                     right, ldb = scratch, nr
                 for i0 in range(first, last, mr):
                     for i in range(mr):
-                        rows[i] = min(i0 + i, m - 1) * rsa
+                        rows[i] = i0 * k + i if packed_a != 0 else min(i0 + i, m - 1) * rsa
                     micro(a0 + size * k0 * csa, at, csa, right, ldb, q, t, nr)
                     out = y0 + size * i0 * n
                     term = out if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0)
@@ -84,10 +85,10 @@ class Product:
     alpha: float = 1.0
     beta: float = 1.0
 
-    def call(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> Call:
-        """The call that computes it. c: 0 if there is none. UnsupportedError: not for this element type."""
+    def calls(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> list[Call]:
+        """The calls that compute it. c: 0 if there is none. UnsupportedError: not for this element type."""
         if dtype in NUMBERS:
-            return self._integer_call(dtype, a, b, c, y)
+            return [self._integer_call(dtype, a, b, c, y)]
         if dtype not in TILE:
             raise UnsupportedError(Problem(f"there are no matrix products of {dtype}", remedy="cast to f32"))
         mr, nr, size, _, _ = parts(dtype)
@@ -97,17 +98,21 @@ class Product:
         groups = min(-(-tiles // 4), max(-(-tiles // 64), -(-8 // max(1, panels * len(self.offsets)))))
         height = -(-tiles // max(1, groups)) * mr
         groups = -(-self.m // height) if height else 0
-        # Rows a page apart miss the cache on every use; a few uses of a small matrix do not pay for a copy.
-        packed = self.b[1] != 1 or (tiles > 2 and self.k * self.n * size > 16384)
-        words = (self.m, self.n, self.k, *self.a, *self.b, *self.c, block, height, groups, panels, int(packed))
+        # Columns of a or rows of b that are far apart miss the cache on every use: many uses pay for a copy.
+        packed_b = self.b[1] != 1 or (tiles > 2 and self.k * self.n * size > 16384)
+        packed_a = self.a[0] == 1 and self.k > 192 and panels > 4 and len(self.offsets) == 1
+        left: tuple[In | Temp, tuple[int, int]] = (a, self.a)
+        before: list[Call] = []
+        if packed_a:
+            rows = pack_rows(dtype, a, 1, self.m, (0, *self.a), self.k, [[0]])
+            before, left = [rows.call], (rows.memory, (0, mr))
+        words = (self.m, self.n, self.k, *left[1], *self.b, *self.c)
+        words += (block, height, groups, panels, int(packed_b), int(packed_a))
         assert len(words) == HEADER
-        args: tuple[Arg, ...] = (a, b, c, y, Number(self.alpha), Number(self.beta))
         table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
-        return Call(
-            make_gemm(dtype),
-            len(self.offsets) * panels * groups,
-            (*args, table, Scratch(block * nr * size if packed else 0)),
-        )
+        args: tuple[Arg, ...] = (left[0], b, c, y, Number(self.alpha), Number(self.beta), table)
+        scratch = Scratch(block * nr * size if packed_b else 0)
+        return [*before, Call(make_gemm(dtype), len(self.offsets) * panels * groups, (*args, scratch))]
 
     def _integer_call(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> Call:
         if self.alpha % 1 or (self.beta % 1 and c):
@@ -133,7 +138,7 @@ def gemm(site: Site) -> list[Call]:
     a = (1, m) if trans_a else (k, 1)
     b = (1, k) if trans_b else (n, 1)
     p = Product(m, n, k, a, b, strides, alpha=float(site.attr("alpha")), beta=beta)
-    return [p.call(t.dtype, site.read(0), site.read(1), c, site.write())]
+    return p.calls(t.dtype, site.read(0), site.read(1), c, site.write())
 
 
 @lowers("MatMul")
@@ -156,7 +161,7 @@ def matmul(site: Site) -> list[Call]:
             for z in cartesian(*map(range, batch))
         )
         p = Product(m, n, k, (k, 1), (n, 1), offsets=offsets)
-    return [p.call(site.type(0).dtype, site.read(0), site.read(1), 0, site.write())]
+    return p.calls(site.type(0).dtype, site.read(0), site.read(1), 0, site.write())
 
 
 def _steps(shape: tuple[int, ...], batch: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -113,11 +113,14 @@ def make_pack_rows(dtype: str) -> Kernel:
     the last repeat it.
     """
     mr, _, size, _, ptr = parts(dtype)
+    table = make_tile(mr, "i64")
 
     @kernel
     def pack_rows(lo: int, hi: int, src: int, words: int, dst: int) -> None:
         s = i64(words, 0)
         groups, tiles, m, group_step, row_step, in_step, cin = s[0], s[1], s[2], s[3], s[4], s[5], s[6]
+        at_rows = table()
+        row = i64(at_rows, 3)
         for item in range(lo, hi):
             tile, group, phase = item % tiles, item // tiles % groups, item // tiles // groups
             at, to = 7, dst
@@ -128,11 +131,12 @@ def make_pack_rows(dtype: str) -> Kernel:
             a = src + size * group * group_step
             d = ptr(to + size * (group * tiles + tile) * cin * taps * mr, 1)
             for i in range(mr):
-                row = a + size * min(tile * mr + i, m - 1) * row_step
+                row[i] = min(tile * mr + i, m - 1) * row_step
+            for c in range(cin):
                 for u in range(taps):
-                    r = ptr(row + size * s[at + 1 + u], 2)
-                    for c in range(cin):
-                        d[(c * taps + u) * mr + i] = r[c * in_step]
+                    r = ptr(a + size * (c * in_step + s[at + 1 + u]), 2)
+                    for i in range(mr):
+                        d[(c * taps + u) * mr + i] = r[row[i]]
 
     return pack_rows
 

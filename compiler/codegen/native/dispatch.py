@@ -1,4 +1,4 @@
-"""Calling kernels from a step: one record of int64 words per call, so that the step's code is the same for any shape."""
+"""Calling kernels from a step by records of int64 words, so that the step's code is the same for any shape."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Entry(Kernel):
 
     @property
     def symbol(self) -> str:
+        """The C symbol, in the current build mode."""
         mode = modes.checked()
         if mode not in self._symbols:
             digest = hashlib.sha256(f"{identity.layer()}|{self.kernel.symbol}|{self.words}".encode()).hexdigest()[:16]
@@ -42,6 +43,7 @@ class Entry(Kernel):
         return Entry, (self.kernel,)  # computed anew where it arrives, so that a kernel that came out different shows
 
     def ir(self) -> str:
+        """LLVM IR text, for any target."""
         count = self.kernel.nargs
         lines = [
             f"declare void @{self.kernel.symbol}({', '.join(['i64'] * count)})",

@@ -31,13 +31,15 @@ class Replacement:
 class Differentiator:
     """Adds to a builder the nodes that compute gradients of what it holds.
 
-    A node without a rule is replaced by its body. A builder only appends, so `replacements` says which node to take
-    out (by its first result) and which nodes, found later, take its place. `labels`: better names for some values.
-    `problems`: every node on a path from a y to an x that cannot be differentiated.
+    points: the values that Gradient nodes name. A node without a rule is replaced by its body; as a builder only
+    appends, `replacements` says which node to take out (by its first result) and which later nodes take its place.
+    `labels`: names for values that the nodes here give. `problems`: every node on a path from a y to an x that cannot
+    be differentiated.
     """
 
-    def __init__(self, b: Builder):
+    def __init__(self, b: Builder, points: frozenset[str] = frozenset()):
         self.b = b
+        self.points = points
         self.replacements: dict[str, Replacement] = {}
         self.labels: dict[str, str] = {}
         self.problems: list[Problem] = []
@@ -81,7 +83,7 @@ class Differentiator:
         if entry is None:
             self._refuse(node, "has no gradient rule", path)
             return ()
-        call = Call(self.b, node, arrived, wanted)
+        call = Call(self.b, node, arrived, wanted, self.points)
         try:
             entry.rule(call)
         except NoRule as e:
@@ -108,11 +110,11 @@ class Differentiator:
             if v in seen:
                 continue
             seen.add(v)
-            node = self.b.producer(v)
-            if node is None or node.op in ZERO or self._position[v] in found:
+            producer = self.b.producer(v)
+            if producer is None or producer.op in ZERO or self._position[v] in found:
                 continue
-            found[self._position[v]] = node
-            pending.extend(r for r in node.reads if self.b.type(r).is_float)
+            found[self._position[v]] = producer
+            pending.extend(r for r in producer.reads if self.b.type(r).is_float)
         return [found[i] for i in sorted(found)]
 
     def replacement(self, node: Node, wanted: frozenset[int]) -> Replacement | None:
@@ -151,12 +153,15 @@ class Differentiator:
 
     def call(self, value: str, name: str) -> str:
         """Give a gradient the name that the model has for it; an Identity if it cannot be renamed."""
-        if self._own(value) and value not in self._called and name not in self._names:
+        if name in self._names:  # this is a copy of the Gradient, at another point
+            name = self.b.fresh(name)
+        self._names.add(name)
+        if self._own(value) and value not in self._called:
             self._called.add(value)
-            self._names.add(name)
+            self.b.reserve([name])
             self.labels[value] = name
             return value
-        return self.b.add("Identity", [value], outputs=[name if name not in self._names else self.b.fresh(name)])[0]
+        return self.b.add("Identity", [value], outputs=[name])[0]
 
     def _label(self, dy: str, v: str) -> None:
         """Call the gradient of v `d_v`, if it is a value of its own."""

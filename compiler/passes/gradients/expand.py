@@ -13,7 +13,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.infer import NotStatic
 from compiler.passes.gradients.backward import Differentiator
 from compiler.passes.gradients.substitute import substituted
-from compiler.passes.rewrite import with_bodies
+from compiler.passes.rewrite import gradient_points, with_bodies
 
 Names = MutableMapping[str, str]
 """Value of the old graph -> value of the new one."""
@@ -43,7 +43,7 @@ class _Expansion:
         self.graph = graph
         self.b = Builder(graph.name)
         self.names: dict[str, str] = self.b.sources_of(graph)
-        self.differentiator = Differentiator(self.b)
+        self.differentiator = Differentiator(self.b, gradient_points(graph))
         self.problems: list[Problem] = []
         self.order = {node.results[0]: i for i, node in enumerate(graph.nodes) if node.results}
 

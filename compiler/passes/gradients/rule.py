@@ -22,13 +22,15 @@ class Call:
     """One node to differentiate: its operands, its results, and the gradients that have arrived for them.
 
     A rule calls `give(i, ...)` for each input; what nobody wants is not computed. The driver sums over axes along
-    which the input was broadcast (and broadcasts a gradient that is smaller than its input).
+    which the input was broadcast (and broadcasts a gradient that is smaller than its input). points: the values that
+    Gradient nodes of the graph name.
     """
 
     b: Builder
     node: Node
     gradients: Sequence[Value | None]
     wanted: frozenset[int]
+    points: frozenset[str] = frozenset()
     given: list[tuple[int, Value]] = field(default_factory=list)
 
     @property
@@ -73,6 +75,11 @@ class Call:
         if array is None:
             self.refuse(f"input {i} is not known at compile time")
         return array
+
+    def constant(self, i: int) -> AnyArray | None:
+        """The array in input i if it is a constant for derivatives of every order: no Gradient node names it."""
+        v = self.node.input(i)
+        return None if v in self.points or self.b.producer(v) is not None else self.b.known(v)
 
     def ints(self, i: int) -> list[int] | None:
         """The compile-time integers in input i; None if it is absent."""

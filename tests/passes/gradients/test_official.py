@@ -16,11 +16,11 @@ OPS: dict[str, int] = {
     **dict.fromkeys(("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu", "Selu"), 3),
     **dict.fromkeys(("Shrink", "Celu", "Add", "Expand", "Tile", "Squeeze", "PRelu", "ReverseSequence"), 2),
     **dict.fromkeys(("Sub", "Mul", "Div", "Sum", "Mean", "GatherElements", "TopK", "Pad", "DepthToSpace"), 2),
-    **{"Gelu": 4, "Mod": 6, "Where": 1, "Clip": 9, "Max": 6, "Min": 6, "Pow": 8},
-    **{"MatMul": 7, "Gemm": 11, "Conv": 6, "ConvTranspose": 11},
-    **{"MaxPool": 18, "AveragePool": 20, "GlobalAveragePool": 2, "GlobalMaxPool": 2},
-    **{"BatchNormalization": 4, "LayerNormalization": 19, "MeanVarianceNormalization": 1, "Dropout": 4},
-    **{
+    "Gelu": 4, "Mod": 6, "Where": 1, "Clip": 9, "Max": 6, "Min": 6, "Pow": 8,
+    "MatMul": 7, "Gemm": 11, "Conv": 6, "ConvTranspose": 11,
+    "MaxPool": 18, "AveragePool": 20, "GlobalAveragePool": 2, "GlobalMaxPool": 2,
+    "BatchNormalization": 4, "LayerNormalization": 19, "MeanVarianceNormalization": 1, "Dropout": 4,
+
         "ReduceSum": 10,
         "ReduceMean": 8,
         "ReduceProd": 8,
@@ -28,12 +28,12 @@ OPS: dict[str, int] = {
         "ReduceL2": 8,
         "ReduceMax": 6,
         "ReduceMin": 6,
-        "ReduceSumSquare": 8,
-    },
-    **{"ReduceLogSum": 4, "ReduceLogSumExp": 8, "Softmax": 7, "LogSoftmax": 7, "CumSum": 7},
-    **{"Reshape": 10, "Flatten": 9, "Unsqueeze": 7, "Transpose": 7, "Concat": 12, "Split": 9, "Slice": 8},
-    **{"Gather": 4, "GatherND": 1, "ScatterElements": 7, "ScatterND": 7, "OneHot": 4, "SpaceToDepth": 4},
-    **{"NegativeLogLikelihoodLoss": 18, "SoftmaxCrossEntropyLoss": 34, "CenterCropPad": 6, "SwiGLU": 3},
+        "ReduceSumSquare": 8
+    ,
+    "ReduceLogSum": 4, "ReduceLogSumExp": 8, "Softmax": 7, "LogSoftmax": 7, "CumSum": 7,
+    "Reshape": 10, "Flatten": 9, "Unsqueeze": 7, "Transpose": 7, "Concat": 12, "Split": 9, "Slice": 8,
+    "Gather": 4, "GatherND": 1, "ScatterElements": 7, "ScatterND": 7, "OneHot": 4, "SpaceToDepth": 4,
+    "NegativeLogLikelihoodLoss": 18, "SoftmaxCrossEntropyLoss": 34, "CenterCropPad": 6, "SwiGLU": 3,
 }
 """op -> how many cases there are at least."""
 

@@ -89,18 +89,18 @@ def extremum(r: Call) -> None:
     if len(xs) == 1:
         r.give(0, dy)
     elif len(xs) == 2:
-        for i, x in enumerate(xs):
-            other = xs[1 - i]
+        for i in sorted(r.wanted):
+            x, other = xs[i], xs[1 - i]
             wins = x > other if r.node.op == "Max" else x < other
-            r.give(i, lambda x=x, other=other, wins=wins: wins.where(dy, x.equals(other).where(dy * 0.5, 0.0)))
+            r.give(i, wins.where(dy, x.equals(other).where(dy * 0.5, 0.0)))
     else:
         hits = [x.equals(r.y()) for x in xs]
         count = hits[0].cast(dy.dtype)
         for hit in hits[1:]:
             count = count + hit.cast(dy.dtype)
         share = dy / count
-        for i, hit in enumerate(hits):
-            r.give(i, lambda hit=hit: hit.where(share, 0.0))
+        for i in sorted(r.wanted):
+            r.give(i, hits[i].where(share, 0.0))
 
 
 @gradient("Pow")
@@ -119,7 +119,7 @@ def power(r: Call) -> None:
 
 
 def _derivative_by_base(r: Call, a: Value) -> Value:
-    exponent = r.b.known(r.node.inputs[1])
+    exponent = r.constant(1)
     match exponent.item() if exponent is not None and exponent.size == 1 else None:
         case 1:
             return Value(r.b, r.b.scalar(1, a.name))
