@@ -17,6 +17,7 @@ from compiler.ir.evaluate import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.interpret import interpret
 from compiler.ir.types import numpy_dtype
+from compiler.ir.verify import verify
 from compiler.passes.gradients import expand_gradients
 from tests.exact import EXACT
 
@@ -58,7 +59,9 @@ def with_gradients(
     b.output(y, loss)
     for i, d in enumerate(gradients):
         b.output(f"d{i}", d)
-    return expand(b.build())
+    expanded = expand(b.build())
+    verify(expanded)
+    return expanded
 
 
 def scalar(graph: Graph, outputs: Sequence[str], rng: np.random.Generator, square: bool) -> Graph:

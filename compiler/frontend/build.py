@@ -67,7 +67,7 @@ class Reading:
                 names[v] = variables[v]
             elif v in flat.inputs and v in binding.static:
                 names[v] = b.const(binding.static[v], v)
-            elif v in flat.inputs and binding.is_input(flat, v):
+            elif v in flat.inputs and v in self._inputs:
                 names[v] = v
             else:
                 names[v] = b.const(flat.weights[v].tensor, v)

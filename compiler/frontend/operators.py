@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 import onnx
 from onnx import NodeProto, OperatorSetIdProto
@@ -11,7 +12,8 @@ from compiler.frontend.functions import key_of
 from compiler.frontend.gradient import GRADIENT_DOMAINS, is_gradient
 from compiler.frontend.report import Report
 from compiler.frontend.upgrade import OLDEST_OPSET
-from compiler.frontend.walk import bodies
+from compiler.frontend.walk import attribute_tensors, bodies
+from compiler.frontend.weights import Tensors
 from compiler.ir.proto import CANONICAL_OPSET, OPSETS, TRAINING_DOMAIN, op_name, schema
 
 _NESTING = frozenset({"If"})
@@ -45,30 +47,36 @@ def check_imports(imports: Iterable[OperatorSetIdProto], where: str, report: Rep
 
 def is_readable(node: NodeProto) -> bool:
     """Whether a node at the canonical opset can be read: if not, `Operators.check` has reported it."""
-    s = schema(op_name(node.domain, node.op_type))
-    return s is not None and _nests_well(node) and _is_numeric(s)
+    domain = domain_of(node.domain)
+    known = schema(op_name(domain, node.op_type)) is not None
+    return known and _nests_well(node) and _is_numeric(node.op_type, OPSETS[domain], domain)
 
 
 def _nests_well(node: NodeProto) -> bool:
     return node.op_type in _NESTING or not any(True for _ in bodies(node))
 
 
-def _is_numeric(s: onnx.defs.OpSchema) -> bool:
+@cache
+def _is_numeric(op: str, version: int, domain: str) -> bool:
     """Whether the first output may be a tensor of numbers."""
+    s = onnx.defs.get_schema(op, version, domain)
     return not s.outputs or any(t.startswith("tensor(") and t != "tensor(string)" for t in s.outputs[0].types)
 
 
 class Operators:
     """Checks the nodes of a graph or function by the opsets that it imports."""
 
-    def __init__(self, model: onnx.ModelProto, imports: Iterable[OperatorSetIdProto], report: Report):
+    def __init__(self, model: onnx.ModelProto, imports: Iterable[OperatorSetIdProto], tensors: Tensors, report: Report):
+        self.tensors = tensors
         self._functions = {(f.domain, f.name, f.overload) for f in model.functions}
         self._versions = {domain_of(o.domain): o.version for o in imports}
         self._report = report
 
     def check(self, node: NodeProto, at: str) -> None:
-        """Report a node whose operator is not imported, not known, or not supported."""
+        """Report a node whose operator is not imported, not known, or not supported, or whose tensors are malformed."""
         domain = domain_of(node.domain)
+        for t in attribute_tensors(node):
+            self.tensors.weight(t, at)
         if domain == TRAINING_DOMAIN and node.op_type == "GraphCall":
             what = "GraphCall is of ONNX 1.7, whose training graphs were not joined with the inference graph"
             remedy = "use the inference graph's tensors by name instead (ONNX 1.8 and later)"
@@ -100,5 +108,24 @@ class Operators:
             return
         if not _nests_well(node):
             report.unsupported(f"operator {op} is not supported", at, "unroll it, or compute its result outside")
-        elif not _is_numeric(onnx.defs.get_schema(op, version, domain)):
+        elif not _is_numeric(op, version, domain):
             report.unsupported(f"operator {op} computes no numeric tensor", at, "compute its result outside")
+        elif domain == "" and op == "If":
+            _check_if(node, at, report)
+        elif (
+            domain == "" and op == "Constant" and not (len(node.output) == len(node.attribute) == 1 and node.output[0])
+        ):
+            report.malformed("a Constant needs one attribute, its value, and one output", at)
+
+
+def _check_if(node: NodeProto, at: str, report: Report) -> None:
+    branches = dict(bodies(node))
+    if len(node.input) != 1 or not node.input[0]:
+        report.malformed(f"If has {len(node.input)} inputs; it needs one, the condition", at)
+    if set(branches) != {"then_branch", "else_branch"} or len(node.attribute) != 2:
+        report.malformed("If needs the attributes then_branch and else_branch, and no other", at)
+    for name, g in branches.items():
+        if g.input:
+            report.malformed(f"{name} of If has inputs", at, "read values of the outer graph by their names")
+        if len(g.output) != len(node.output):
+            report.malformed(f"If has {len(node.output)} outputs, but its {name} {len(g.output)}", at)

@@ -216,9 +216,9 @@ def _load(model: Model) -> tuple[Source | None, Report]:
     """The source, if the model is well-formed: it may still use operators that are not supported."""
     proto, folder = read_model(model)
     report = Report()
-    check_structure(proto, report)
-    check_training(proto, report)
     tensors = Tensors(folder, report)
+    check_structure(proto, tensors, report)
+    check_training(proto, tensors, report)
     initializers = Initializers(proto, tensors)
     if report.stop:
         check_gradients(proto, report)

@@ -17,6 +17,7 @@ from compiler.frontend.operators import Operators, check_imports
 from compiler.frontend.report import Report
 from compiler.frontend.types import check_input
 from compiler.frontend.walk import bodies, defined, initializer_names, node_name, where_node
+from compiler.frontend.weights import Tensors
 
 OLDEST_IR = 3
 """The IR version that has opset_import."""
@@ -51,18 +52,18 @@ class Scope:
             self.outer = self.outer - {name} if name in self.outer else self.outer
 
 
-def check_structure(model: onnx.ModelProto, report: Report) -> None:
+def check_structure(model: onnx.ModelProto, tensors: Tensors, report: Report) -> None:
     """Everything but training_info."""
     _check_versions(model, report)
     check_imports(model.opset_import, "", report)
-    operators = Operators(model, model.opset_import, report)
+    operators = Operators(model, model.opset_import, tensors, report)
     hints = {
         v: f"it belongs to training_info[{i}].algorithm, which the inference graph cannot see"
         for i, info in enumerate(model.training_info)
         for v in defined(info.algorithm)
     }
     check_graph(model.graph, Scope(hints=hints), operators, "", report)
-    _check_functions(model, report)
+    _check_functions(model, tensors, report)
 
 
 def _check_versions(model: onnx.ModelProto, report: Report) -> None:
@@ -107,6 +108,11 @@ def check_nodes(nodes: Collection[NodeProto], scope: Scope, operators: Operators
             scope.names[v] = ""  # it is said once
         for _, g in bodies(node):
             check_graph(g, scope.inner(), operators, f"a graph of {at}", report)
+            for t in g.initializer:
+                operators.tensors.weight(t, f"initializer {t.name!r} of a graph of {at}")
+            if g.sparse_initializer:
+                report.unsupported("a nested graph has sparse initializers", at, "make them dense")
+                report.stop = True
         for v in node.output:
             if v:
                 scope.define(v, f"an output of node {node_name(node)!r}", at, report)
@@ -122,7 +128,7 @@ def _report_missing(v: str, node: NodeProto, later: Mapping[str, int], scope: Sc
         report.malformed(f"{v!r} is read, but nothing defines it" + (f": {hint}" if hint else ""), at)
 
 
-def _check_functions(model: onnx.ModelProto, report: Report) -> None:
+def _check_functions(model: onnx.ModelProto, tensors: Tensors, report: Report) -> None:
     keys = Counter((f.domain, f.name, f.overload) for f in model.functions)
     for (domain, name, _), n in keys.items():
         if n > 1:
@@ -133,14 +139,14 @@ def _check_functions(model: onnx.ModelProto, report: Report) -> None:
     for key in recursive(functions):
         report.malformed("the function calls itself", f"function {key[1]!r}", "functions must not be recursive")
     for f in functions.values():
-        _check_function(model, f, report)
+        _check_function(model, f, tensors, report)
 
 
-def _check_function(model: onnx.ModelProto, f: FunctionProto, report: Report) -> None:
+def _check_function(model: onnx.ModelProto, f: FunctionProto, tensors: Tensors, report: Report) -> None:
     where = f"function {f.name!r}"
     imports = f.opset_import or model.opset_import
     check_imports(imports, where, report)
-    operators = Operators(model, imports, report)
+    operators = Operators(model, imports, tensors, report)
     scope = Scope()
     for v in f.input:
         scope.define(v, "an input", where, report)

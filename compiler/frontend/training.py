@@ -25,12 +25,13 @@ from compiler.frontend.operators import Operators
 from compiler.frontend.report import Report
 from compiler.frontend.structure import Scope, check_graph
 from compiler.frontend.walk import defined, initializer_names
+from compiler.frontend.weights import Tensors
 
 OLDEST_IR = 7
 """The IR version that has training_info."""
 
 
-def check_training(model: onnx.ModelProto, report: Report) -> None:
+def check_training(model: onnx.ModelProto, tensors: Tensors, report: Report) -> None:
     """All violations in training_info. The inference graph is checked elsewhere."""
     if not model.training_info:
         return
@@ -39,13 +40,13 @@ def check_training(model: onnx.ModelProto, report: Report) -> None:
         report.malformed(what, "ir_version", f"set ir_version to {OLDEST_IR} or more")
     for i, info in enumerate(model.training_info):
         where = f"training_info[{i}]"
-        _check_algorithm(model, i, f"{where}.algorithm", report)
-        _check_initialization(model, info, where, report)
+        _check_algorithm(model, i, f"{where}.algorithm", tensors, report)
+        _check_initialization(model, info, where, tensors, report)
         _check_update_binding(model, i, f"{where}.update_binding", report)
     _check_shared_inputs(model, report)
 
 
-def _check_algorithm(model: onnx.ModelProto, index: int, where: str, report: Report) -> None:
+def _check_algorithm(model: onnx.ModelProto, index: int, where: str, tensors: Tensors, report: Report) -> None:
     graph = model.graph
     names = {v: f"a value of node {n.name or v!r} of the inference graph" for n in graph.node for v in n.output if v}
     names |= dict.fromkeys(initializer_names(graph), "an initializer of the inference graph")
@@ -56,18 +57,20 @@ def _check_algorithm(model: onnx.ModelProto, index: int, where: str, report: Rep
         for v in defined(info.algorithm)
         if i != index
     }
-    operators = Operators(model, model.opset_import, report)
+    operators = Operators(model, model.opset_import, tensors, report)
     check_graph(model.training_info[index].algorithm, Scope(names, hints), operators, where, report)
 
 
-def _check_initialization(model: onnx.ModelProto, info: TrainingInfoProto, where: str, report: Report) -> None:
+def _check_initialization(
+    model: onnx.ModelProto, info: TrainingInfoProto, where: str, tensors: Tensors, report: Report
+) -> None:
     graph = info.initialization
     at = f"{where}.initialization"
     for v in graph.input:
         report.malformed(f"the initialization graph has the input {v.name!r}", at, "it must have none")
     hints = dict.fromkeys(defined(info.algorithm), "the initialization graph cannot see the algorithm's values")
     hints |= dict.fromkeys(defined(model.graph), "the initialization graph cannot see the model's values")
-    check_graph(graph, Scope(hints=hints), Operators(model, model.opset_import, report), at, report)
+    check_graph(graph, Scope(hints=hints), Operators(model, model.opset_import, tensors, report), at, report)
     binding = f"{where}.initialization_binding"
     if info.initialization_binding and not graph.output:
         report.malformed("there are bindings, but no initialization graph that has outputs", binding)

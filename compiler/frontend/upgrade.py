@@ -1,28 +1,20 @@
 """From the opset that a file was written for to the canonical one of the IR.
 
 A node whose operator is the same at both opsets stays as it is. Others go to our own adapters (`adapters`), where
-ONNX's converter has none or gets it wrong, and else to onnx.version_converter: all of a graph in one call, each as a
-graph of its own, so that weights do not pass through it, names are safe, and an error is about one node.
+ONNX's converter has none or gets it wrong, and else to that (`converter`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import onnx
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    NodeProto,
-    TensorProto,
-    TypeProto,
-    ValueInfoProto,
-    helper,
-    version_converter,
-)
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from compiler.frontend.adapters import adapt
+from compiler.frontend.converter import Failure, Request, convert
 from compiler.frontend.report import Report
 from compiler.frontend.walk import bodies, node_name, where_node
 from compiler.ir.proto import CANONICAL_OPSET, OPSETS
@@ -100,14 +92,11 @@ def upgrade(
 
 @dataclass
 class _Job:
-    """A node that the converter must see: with its operands called i0.. and o0.."""
+    """A node that the converter must see."""
 
     node: NodeProto
-    formal: NodeProto
-    opset: int
-    inputs: list[ValueInfoProto]
-    constants: list[TensorProto]
-    result: list[NodeProto] = field(default_factory=list)
+    request: Request
+    result: list[NodeProto] | Failure = field(default_factory=list)
 
 
 class _Upgrade:
@@ -121,67 +110,53 @@ class _Upgrade:
         pieces: list[NodeProto | _Job] = []
         for node in nodes:
             opset = opset_of(node, self._opset)
-            if opset is None:
-                pieces.append(node)
-                continue
-            standard = NodeProto()
-            standard.CopyFrom(node)
-            standard.domain = ""
-            nested = list(bodies(standard))
-            for _, g in nested:
-                self._bodies.append((g, self.walk(g.node)))
-            adapted = (
-                None if nested or _unchanged(node.op_type, opset) else adapt(standard, opset, self._facts, self._fresh)
-            )
-            if adapted is not None:
-                pieces.extend(adapted)
-            elif nested or _unchanged(node.op_type, opset):
-                pieces.append(standard)  # If, Loop and Scan only got more types since opset 9
-            else:
-                pieces.append(self._job(standard, opset))
+            pieces.extend([node] if opset is None else self._upgrade(node, opset))
         return pieces
 
-    def _job(self, node: NodeProto, opset: int) -> _Job:
-        formal = NodeProto()
-        formal.CopyFrom(node)
-        formal.name = ""
-        del formal.input[:], formal.output[:]
+    def _upgrade(self, node: NodeProto, opset: int) -> Sequence[NodeProto | _Job]:
+        standard = NodeProto()
+        standard.CopyFrom(node)
+        standard.domain = ""
+        nested = list(bodies(standard))
+        for _, g in nested:
+            self._bodies.append((g, self.walk(g.node)))
+        if nested or _unchanged(node.op_type, opset):
+            return [standard]  # If, Loop and Scan only got more types since opset 9
+        adapted = adapt(standard, opset, self._facts, self._fresh)
+        if adapted is not None:
+            return adapted
+        self._jobs.append(_Job(standard, self._request(standard, opset)))
+        return self._jobs[-1:]
+
+    def _request(self, node: NodeProto, opset: int) -> Request:
+        formal = NodeProto(op_type=node.op_type, attribute=node.attribute)
         formal.input.extend(f"i{k}" if v else "" for k, v in enumerate(node.input))
         formal.output.extend(f"o{k}" if v else "" for k, v in enumerate(node.output))
-        inputs, constants = [], []
+        request = Request(formal, opset, [], [])
         for f, v in zip(formal.input, node.input, strict=True):
             if v in self._facts.constants:
-                t = TensorProto()
-                t.CopyFrom(self._facts.constants[v])
-                t.name = f
-                constants.append(t)
+                request.constants.append(TensorProto())
+                request.constants[-1].CopyFrom(self._facts.constants[v])
+                request.constants[-1].name = f
             elif v:
-                inputs.append(ValueInfoProto(name=f, type=self._facts.types.get(v)))
-        job = _Job(node, formal, opset, inputs, constants)
-        self._jobs.append(job)
-        return job
+                request.inputs.append(ValueInfoProto(name=f, type=self._facts.types.get(v)))
+        return request
 
     def convert(self) -> None:
         """Give every job its result."""
-        for opset in sorted({j.opset for j in self._jobs}):
-            jobs = [j for j in self._jobs if j.opset == opset]
-            if not _convert(jobs, opset):
-                for job in jobs:
-                    self._convert_alone(job)
-
-    def _convert_alone(self, job: _Job) -> None:
-        problem = _convert_or_reason([job], job.opset)
-        if problem:
-            what = f"{job.node.op_type} of opset {job.opset} cannot be upgraded to opset {CANONICAL_OPSET}: {problem}"
-            self._report.unsupported(what, where_node(job.node), "export the model with a newer opset")
+        for job, result in zip(self._jobs, convert([job.request for job in self._jobs]), strict=True):
+            job.result = result
+            if isinstance(result, Failure):
+                old = f"{job.node.op_type} of opset {job.request.opset}"
+                what = f"{old} cannot be upgraded to opset {CANONICAL_OPSET}: {result.reason}"
+                self._report.unsupported(what, where_node(job.node), "export the model with a newer opset")
 
     def join(self, pieces: list[NodeProto | _Job]) -> list[NodeProto]:
         """The nodes, with those of the jobs in their places, also in nested graphs."""
-        for g, inner in self._bodies:
+        for g, inner in self._bodies:  # inner ones come first
             nodes = self._nodes(inner)
             del g.node[:]
             g.node.extend(nodes)
-        self._bodies = []
         return self._nodes(pieces)
 
     def _nodes(self, pieces: list[NodeProto | _Job]) -> list[NodeProto]:
@@ -190,22 +165,24 @@ class _Upgrade:
             nodes.extend(self._actual(piece) if isinstance(piece, _Job) else [piece])
         return nodes
 
-    def _actual(self, job: _Job) -> list[NodeProto]:
+    def _actual(self, job: _Job) -> Iterator[NodeProto]:
         """The converter's nodes with the operands of the original one."""
-        names = dict(zip((*job.formal.input, *job.formal.output), (*job.node.input, *job.node.output), strict=True))
+        if isinstance(job.result, Failure):
+            return
+        formal, name = job.request.node, node_name(job.node)
+        names = {"": ""}
+        names.update(zip((*formal.input, *formal.output), (*job.node.input, *job.node.output), strict=True))
         for node in job.result:
-            node.name = node_name(job.node)
-            for values in (node.input, node.output):
-                renamed = []
-                for v in values:
-                    if v and v not in names:
-                        names[v] = self._fresh(f"{node_name(job.node)}/{node.op_type}")
-                    renamed.append(names[v] if v else "")
-                del values[:]
-                values.extend(renamed)
-        return job.result
+            for v in (*node.input, *node.output):
+                if v not in names:
+                    names[v] = self._fresh(f"{name}/{node.op_type}")
+            copy = NodeProto(op_type=node.op_type, name=name, attribute=node.attribute)
+            copy.input.extend(names[v] for v in node.input)
+            copy.output.extend(names[v] for v in node.output)
+            yield copy
 
 
+@cache
 def _unchanged(op_type: str, opset: int) -> bool:
     """Whether an operator has the same definition at this opset and at the canonical one."""
     try:
@@ -214,53 +191,3 @@ def _unchanged(op_type: str, opset: int) -> bool:
     except onnx.defs.SchemaError:
         return True  # no such operator: for others to report
     return bool(then.since_version == now.since_version)
-
-
-def _convert(jobs: Sequence[_Job], opset: int) -> bool:
-    return not _convert_or_reason(jobs, opset)
-
-
-def _convert_or_reason(jobs: Sequence[_Job], opset: int) -> str:
-    """Run the converter on several independent nodes and fill in their results; what it says if it fails."""
-    graph = GraphProto(name="g")
-    for k, job in enumerate(jobs):
-        node = graph.node.add()
-        node.CopyFrom(job.formal)
-        for values in (node.input, node.output):
-            renamed = [f"{k}.{v}" if v else "" for v in values]
-            del values[:]
-            values.extend(renamed)
-        for source, target in ((job.inputs, graph.input), (job.constants, graph.initializer)):
-            for item in source:
-                copy = target.add()
-                copy.CopyFrom(item)
-                copy.name = f"{k}.{item.name}"
-        graph.output.extend(ValueInfoProto(name=v) for v in node.output if v)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    try:
-        converted = version_converter.convert_version(model, CANONICAL_OPSET).graph
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as e:
-        return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-    made = {t.name: t for t in converted.initializer}
-    # Who a new node belongs to is known from whom it serves: go from results back to operands.
-    owner = {v.name: k for k, job in enumerate(jobs) for v in job.inputs} | {}
-    owner = {f"{k}.{v}": k for k, job in enumerate(jobs) for v in (*job.formal.input, *job.formal.output) if v}
-    results: list[list[NodeProto]] = [[] for _ in jobs]
-    for node in reversed(converted.node):
-        k = next(owner[v] for v in node.output if v in owner)
-        owner.update((v, k) for v in node.input)
-        results[k].append(node)
-    for name, t in made.items():
-        if name in owner and name.partition(".")[2] not in jobs[owner[name]].formal.input:
-            constant = NodeProto(op_type="Constant", output=[name])
-            constant.attribute.append(AttributeProto(name="value", type=AttributeProto.TENSOR, t=t))
-            results[owner[name]].append(constant)
-    for k, (job, nodes) in enumerate(zip(jobs, results, strict=True)):
-        prefix = f"{k}."
-        for node in nodes:
-            for values in (node.input, node.output):
-                renamed = [v.removeprefix(prefix) for v in values]
-                del values[:]
-                values.extend(renamed)
-        job.result = nodes[::-1]
-    return ""

@@ -24,6 +24,9 @@ from compiler.ir.types import AnyArray, Tensor, TensorType, dtype_from_onnx, num
 _LIMIT = 2**40
 """Elements that no tensor has: a larger product of dims is a malformed file."""
 
+_DENSE_LIMIT = 2**28
+"""Elements up to which a sparse tensor is made dense: a small file must not ask for any amount of memory."""
+
 # The typed field that holds the elements of each element type, where raw_data does not.
 _FIELDS: dict[str, str] = {"f32": "float_data", "f64": "double_data", "i64": "int64_data"}
 _FIELDS |= {"u32": "uint64_data", "u64": "uint64_data"}
@@ -75,6 +78,10 @@ class Tensors:
     def sparse(self, s: SparseTensorProto, where: str) -> Weight | None:
         """A sparse initializer, as the dense tensor that it means."""
         found = self._type(s.values.data_type, s.dims, where)
+        if found is not None and found.size > _DENSE_LIMIT:
+            self._report.unsupported(f"a sparse tensor {found} is too large to be made dense", where)
+            self._report.stop = True
+            return None
         values, indices = self.weight(s.values, where), self.weight(s.indices, where)
         if found is None or values is None or indices is None:
             return None

@@ -90,7 +90,7 @@ def _range(_node: Node, types: Sequence[TensorType | None], known: Known) -> Ten
 def _conv_transpose(node: Node, types: Sequence[TensorType | None], _known: Known) -> TensorType | None:
     """The spatial axes are left out where output_shape asks for less than the input has."""
     x, w = types[0], types[1]
-    if x is None or w is None or node.attr("output_shape") is None:
+    if x is None or w is None or x.rank != w.rank or node.attr("output_shape") is None:
         return None
     axes = transposed_windows(node, x.shape[2:], w.shape[2:])
     return TensorType(x.dtype, (x.shape[0], w.shape[1] * node.attr("group", 1), *(a.out for a in axes)))

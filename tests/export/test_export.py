@@ -10,7 +10,6 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-import compiler.ir.definitions  # noqa: F401
 from compiler.codegen import export as module
 from compiler.codegen.export import bindings, export, save
 from compiler.codegen.export_opset import lowest_opset

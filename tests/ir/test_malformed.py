@@ -428,7 +428,7 @@ CORPUS: dict[str, list[tuple[Any, ...]]] = {
         (["f32[2,3]"], {"equation": "ii->i"}, "'i' stands for 2 and for 3"),
     ],
     "ReverseSequence": [(["f32[2,3]", "i64[5]"], {}, "lengths")],
-    "LpNormalization": [(["f32[2,3]"], {"axis": 5}, "axis 5"), (["f32[2,3]"], {"p": 3}, "p is 3")],
+    "LpNormalization": [(["f32[2,3]"], {"axis": 5}, "axis 5"), (["f32[2,3]"], {"p": 3}, "not one of 1, 2")],
     "BitShift": [(["u8[2]", "u8[2]"], {"direction": "UP"}, "not one of LEFT")],
     "If": [(["bool[]"], {}, "'else_branch' is required")],
 }

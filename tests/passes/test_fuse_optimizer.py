@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import compiler.ir.definitions  # noqa: F401
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
 from compiler.ir.types import TensorType

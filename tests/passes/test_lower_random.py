@@ -8,7 +8,6 @@ from math import erf, sqrt
 import numpy as np
 import pytest
 
-import compiler.ir.definitions  # noqa: F401
 from compiler.ir.builder import Builder
 from compiler.ir.evaluate import is_random
 from compiler.ir.graph import Graph

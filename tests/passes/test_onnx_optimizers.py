@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import compiler.ir.definitions  # noqa: F401
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
 from compiler.ir.types import TensorType

@@ -172,3 +172,15 @@ def test_growth_is_linear() -> None:
     """Five times the nodes make five times the work; nothing recurses from node to node."""
     small, large = calls(deep(500)), calls(deep(2500))
     assert large < 5.5 * small
+
+
+def test_a_derivative_by_a_constant() -> None:
+    """The weight is 1, like the seed of the gradient and other numbers: these are not the weight."""
+    b = Builder("frozen")
+    x, w = b.input("x", TensorType("f32")), b.const(np.array(1, np.float32), "w")
+    (first,) = b.add(GRADIENT, [b.op("Mul", w, x, name="y"), w, w], {"xs": 1, "zs": 0})
+    (second,) = b.add(GRADIENT, [b.op("Mul", first, first), w, w], {"xs": 1, "zs": 0})
+    b.output("first", first)
+    b.output("second", second)
+    found = run_exported(run(b.build(), passes(everything)), {"x": np.float32(3)})
+    assert (found["first"], found["second"]) == (3, 0)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import compiler.ir.definitions  # noqa: F401
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
 from compiler.ir.types import TensorType

@@ -11,7 +11,7 @@ from compiler.codegen.kernels.gemm import ONE, Product
 from compiler.codegen.kernels.gemm_tile import blocks, factors_of, make_line, make_store, pack_rows, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
 
-HEADER = 36  # words of a plan before its phases
+HEADER = 41  # words of a plan before its phases
 PHASE = 11  # words of a phase before its taps
 
 
@@ -32,9 +32,9 @@ def make_conv(dtype: str) -> Kernel:
     def conv(lo: int, hi: int, x: int, w: int, bias: int, y: int, plan: int, scratch: int) -> None:
         s = i64(plan, 0)
         image_size, channel = s[3], s[4]
-        groups, chunks, cin, cout, out_size, block, terms = s[16], s[17], s[18], s[19], s[20], s[21], s[22]
-        cut, step = s[26], s[27]
-        step_d, step_h, count_phases, neighbours, always = s[31], s[32], s[33], s[34], s[35]
+        groups, chunks, cin, cout, out_size, block, terms = s[21], s[22], s[23], s[24], s[25], s[26], s[27]
+        cut, step = s[31], s[32]
+        step_d, step_h, count_phases, neighbours, always = s[36], s[37], s[38], s[39], s[40]
         whole = (cout + mr - 1) // mr * mr
         # Offsets of the k terms in the padded image, and in a packed panel.
         in_image, in_panel = scratch, scratch + 8 * terms
@@ -53,7 +53,7 @@ def make_conv(dtype: str) -> Kernel:
             pad(0, cin, x + size * image_ * cin * image_size, plan, chunk, padded)
             y0 = y + size * image_ * cout * out_size
             bias0 = bias + size * group * cout if bias != 0 else 0
-            base_d, base_h, base_w = s[28], s[29], s[30]
+            base_d, base_h, base_w = s[33], s[34], s[35]
             if cut == 0:
                 base_d += chunk * step
             elif cut == 1:

@@ -97,7 +97,8 @@ class Image:
     """The padded image of a chunk: positions [base + chunk*step, + step) of axis `cut`, all positions of the others.
 
     origin: input coordinate of its first element for chunk 0; extent: elements along each axis; steps: in_step of
-    each axis; parts, part: a row is `parts` parts of `part` elements; channel: elements from one channel to the next.
+    each axis; used: of each in_step elements, the first so many are read; parts, part: a row is `parts` parts of `part`
+    elements; channel: elements from one channel to the next.
     """
 
     cut: int
@@ -107,6 +108,7 @@ class Image:
     origin: tuple[int, ...]
     extent: tuple[int, ...]
     steps: tuple[int, ...]
+    used: tuple[int, ...]
     part: int
     channel: int
 
@@ -129,7 +131,8 @@ class Image:
         """What the kernel `pad` needs (conv_image.py): input extents, channel strides, origin, cut, extent, row."""
         sizes = tuple(a.size for a in geometry.axes)
         moves = tuple(self.step * self.steps[i] if i == self.cut else 0 for i in range(3))
-        return (*sizes, geometry.input_size, self.channel, *self.origin, *moves, *self.extent, self.parts, self.part)
+        row = (*self.extent, self.parts, self.part)
+        return (*sizes, geometry.input_size, self.channel, *self.origin, *moves, *row, *self.steps[:2], *self.used)
 
 
 def image(geometry: Geometry, channels: int, itemsize: int, least: int = 1, most: int = 1 << 40) -> Image:
@@ -166,6 +169,7 @@ def image(geometry: Geometry, channels: int, itemsize: int, least: int = 1, most
         tuple(f * st + min(s) for f, st, s in zip(first, steps, shifts, strict=True)),
         (full[0], full[1], full[2]),
         steps,
+        tuple(min(st, sp + 1) for st, sp in zip(steps, spread, strict=True)),
         part,
         (lines_of_channel | 1) * line,  # odd: equal places of all channels must not meet in one set of the cache
     )

@@ -12,7 +12,7 @@ from compiler.codegen.kernels.gemm import ONE
 from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, make_pack, make_store, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
 
-HEADER = 34  # words of a plan before its phase
+HEADER = 39  # words of a plan before its phase
 PHASE = 11  # words of a phase before its taps
 
 
@@ -34,9 +34,9 @@ def make_conv_weight(dtype: str) -> Kernel:
     def conv_weight(lo: int, hi: int, x: int, dy: int, dw: int, sums: int, plan: int, scratch: int) -> None:
         s = i64(plan, 0)
         image_size, channel = s[3], s[4]
-        images, groups, chunks, cin, cout, out_size = s[16], s[17], s[18], s[19], s[20], s[21]
-        height, blocks, panels, span, extent, inner = s[22], s[23], s[24], s[25], s[26], s[27]
-        step, out_h, out_w, step_d, step_h, taps = s[28], s[29], s[30], s[31], s[32], s[33]
+        images, groups, chunks, cin, cout, out_size = s[21], s[22], s[23], s[24], s[25], s[26]
+        height, blocks, panels, span, extent, inner = s[27], s[28], s[29], s[30], s[31], s[32]
+        step, out_h, out_w, step_d, step_h, taps = s[33], s[34], s[35], s[36], s[37], s[38]
         terms, grid, longest = cin * taps, blocks * panels, span * step * inner
         in_rows, in_columns = scratch, scratch + 8 * (terms + mr)
         panel = (in_columns + 8 * longest + 63) // 64 * 64

@@ -139,7 +139,7 @@ def _root(x: Any) -> Any:
 
 @cache
 def make_sum(name: str, p: int) -> Kernel:
-    """The average of each window (p = 0), or its Lp norm for p = 1 and 2, or others by powers."""
+    """The average of each window (p = 0), or its Lp norm. pairs: windows of 2 x 2 that tile the plane."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
     zero, inverse, exponent = value(0), value(1 / max(p, 1)), value(p)
 
@@ -156,7 +156,7 @@ def make_sum(name: str, p: int) -> Kernel:
     average = p == 0
 
     @kernel
-    def sum_pool(lo: int, hi: int, src: int, dst: int, meta: int) -> None:
+    def sum_pool(lo: int, hi: int, src: int, dst: int, pairs: int, meta: int) -> None:
         m, taps = i64(meta, 2), i64(meta + 8 * TAPS, 2)
         deep, high, wide = m[SIZE], m[SIZE + 1], m[SIZE + 2]
         rows, width, step = m[OUT] * m[OUT + 1], m[OUT + 2], m[STRIDE + 2]
@@ -168,24 +168,30 @@ def make_sum(name: str, p: int) -> Kernel:
             d0, h0 = od * m[STRIDE] - m[BEFORE], oh * m[STRIDE + 1] - m[BEFORE + 1]
             target = (plane * rows + row) * width
             y = ptr(dst + size * target, 1)
-            for i in range(width):
-                y[i] = zero
-            for k in range(m[KERNEL] * m[KERNEL + 1]):
-                d, h = d0 + k // m[KERNEL + 1] * m[DILATION], h0 + k % m[KERNEL + 1] * m[DILATION + 1]
-                if 0 <= d < deep and 0 <= h < high:
-                    for t in range(m[KERNEL + 2]):
-                        first, n = taps[3 * t], taps[3 * t + 1] - taps[3 * t]
-                        x = ptr(src + size * (((plane * deep + d) * high + h) * wide + taps[3 * t + 2]), 0)
-                        z = ptr(dst + size * (target + first), 1)
-                        if step == 1:
-                            for i in range(n):
-                                z[i] += each(x[i])
-                        elif step == 2:
-                            for i in range(n):
-                                z[i] += each(x[2 * i])
-                        else:
-                            for i in range(n):
-                                z[i] += each(x[i * step])
+            if pairs:
+                top = src + size * ((plane * deep + d0) * high + h0) * wide
+                x, z = ptr(top, 0), ptr(top + size * wide, 0)
+                for i in range(width):
+                    y[i] = (each(x[2 * i]) + each(x[2 * i + 1])) + (each(z[2 * i]) + each(z[2 * i + 1]))
+            else:
+                for i in range(width):
+                    y[i] = zero
+                for k in range(m[KERNEL] * m[KERNEL + 1]):
+                    d, h = d0 + k // m[KERNEL + 1] * m[DILATION], h0 + k % m[KERNEL + 1] * m[DILATION + 1]
+                    if 0 <= d < deep and 0 <= h < high:
+                        for t in range(m[KERNEL + 2]):
+                            first, n = taps[3 * t], taps[3 * t + 1] - taps[3 * t]
+                            x = ptr(src + size * (((plane * deep + d) * high + h) * wide + taps[3 * t + 2]), 0)
+                            z = ptr(dst + size * (target + first), 1)
+                            if step == 1:
+                                for i in range(n):
+                                    z[i] += each(x[i])
+                            elif step == 2:
+                                for i in range(n):
+                                    z[i] += each(x[2 * i])
+                            else:
+                                for i in range(n):
+                                    z[i] += each(x[i * step])
             if average:
                 others = counts[od] * counts[m[OUT] + oh]
                 for i in range(width):
@@ -217,7 +223,7 @@ def sum_pool(site: Site) -> list[Call]:
         return []
     g = geometry(site, t.shape)
     p = site.attr("p") if site.node.op == "LpPool" else 0
-    return [Call(make_sum(t.dtype, p), g.planes, (site.read(0), site.write(), g.words))]
+    return [Call(make_sum(t.dtype, p), g.planes, (site.read(0), site.write(), int(g.pairs), g.words))]
 
 
 @lowers("GlobalAveragePool", "GlobalMaxPool")

@@ -93,6 +93,36 @@ def make_max_grad_pairs(name: str) -> Kernel:
 
 
 @cache
+def make_average_grad_pairs(name: str) -> Kernel:
+    """Dx of an average over windows of 2 x 2 that tile the plane; the range counts planes of high x wide."""
+    ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
+    zero, quarter = value(0), value(0.25)
+
+    @kernel
+    def average_pool_grad_pairs(lo: int, hi: int, dy: int, dst: int, high: int, wide: int) -> None:
+        rows, width = high // 2, wide // 2
+        for u in range((hi - lo) * rows):
+            plane, row = lo + u // rows, u % rows
+            top = dst + size * (plane * high + 2 * row) * wide
+            g, x, z = ptr(dy + size * (plane * rows + row) * width, 0), ptr(top, 1), ptr(top + size * wide, 2)
+            for i in range(width):
+                share = g[i] * quarter
+                x[2 * i] = share
+                x[2 * i + 1] = share
+                z[2 * i] = share
+                z[2 * i + 1] = share
+            if wide % 2:  # what no window covers
+                x[wide - 1] = zero
+                z[wide - 1] = zero
+            if row == rows - 1 and high % 2:
+                last = ptr(top + 2 * size * wide, 3)
+                for i in range(wide):
+                    last[i] = zero
+
+    return average_pool_grad_pairs
+
+
+@cache
 def make_average_grad(name: str) -> Kernel:
     """Dx of an average: the share dy / count of each output, added tap by tap. The range counts planes."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -159,5 +189,8 @@ def average_pool_grad(site: Site) -> list[Call]:
     g = geometry(site, t.shape)
     if not t.size:
         return []
+    if g.pairs and g.outputs:
+        high, wide = g.axes[1].size, g.axes[2].size
+        return [Call(make_average_grad_pairs(t.dtype), g.planes, (site.read(0), site.write(), high, wide))]
     scratch = Scratch(ITEMSIZE[t.dtype] * max(1, g.axes[2].out))
     return [Call(make_average_grad(t.dtype), g.planes, (site.read(0), site.write(), g.words, scratch))]

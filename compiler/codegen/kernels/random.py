@@ -74,12 +74,15 @@ def random_bits(
     s, t = i64(seed, 0)[0], i64(step, 1)[0]
     a, b = _first(_low(s), _high(s), _low(t), _high(t)), _second(_low(s), _high(s), _low(t), _high(t))
     k0, k1 = _first(a, b, _low(draw), _high(draw)), _second(a, b, _low(draw), _high(draw))
-    if keep_bits:
-        p = u32(bits + 4 * lo, 2)
+    p, q = u32(bits + 4 * lo, 2), u32(more + 4 * lo, 3)
+    if keep_bits and keep_more:
         for i in range(hi - lo):
             p[i] = _first(k0, k1, _low(lo + i), _low(0))
-    if keep_more:
-        q = u32(more + 4 * lo, 3)
+            q[i] = _second(k0, k1, _low(lo + i), _low(0))
+    elif keep_bits:
+        for i in range(hi - lo):
+            p[i] = _first(k0, k1, _low(lo + i), _low(0))
+    else:
         for i in range(hi - lo):
             q[i] = _second(k0, k1, _low(lo + i), _low(0))
 

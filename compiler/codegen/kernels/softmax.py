@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.codegen.calls import Call, In, Out, Site, Temp, lowers
 from compiler.codegen.kernels.common import around, fmax, normalized
-from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH
+from compiler.codegen.kernels.reduce_kernels import GROUP, STRETCH, WIDTH
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64, inline, kernel, make_tile, pointer
 from compiler.codegen.native.math import exp, log
 from compiler.ir.types import TensorType
@@ -67,12 +67,13 @@ def make_rows(name: str, logarithm: bool) -> Kernel:
 def make_columns(name: str, logarithm: bool) -> Kernel:
     """Along the middle axis of outer x n x inner; the range counts blocks of WIDTH of the inner axis."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
-    tile, totals = make_tile(WIDTH, name), make_tile(WIDTH, "f64")
+    maxima, parts, totals = make_tile(WIDTH, name), make_tile(WIDTH, name), make_tile(WIDTH, "f64")
+    zero = value(0)
 
     @kernel
     def softmax_columns(lo: int, hi: int, src: int, dst: int, n: int, inner: int) -> None:
         blocks = (inner + WIDTH - 1) // WIDTH
-        m, t = ptr(tile(), 2), f64(totals(), 3)
+        m, part, total = ptr(maxima(), 2), ptr(parts(), 3), f64(totals(), 4)
         for u in range(hi - lo):
             column = (lo + u) % blocks * WIDTH
             width = min(WIDTH, inner - column)
@@ -80,29 +81,36 @@ def make_columns(name: str, logarithm: bool) -> Kernel:
             x = ptr(src + at, 0)
             for j in range(width):
                 m[j] = x[j]
-                t[j] = 0.0
+                total[j] = 0.0
             for k in range(1, n):
                 x = ptr(src + at + size * k * inner, 0)
                 for j in range(width):
                     m[j] = fmax(m[j], x[j])
-            for k in range(n):
-                x, y = ptr(src + at + size * k * inner, 0), ptr(dst + at + size * k * inner, 1)
+            for first in range(0, n, GROUP):
                 for j in range(width):
-                    e = _shifted_exp(x[j], m[j])
-                    if not logarithm:
-                        y[j] = e
-                    t[j] += e
-            if logarithm:
+                    part[j] = zero
+                for k in range(first, min(first + GROUP, n)):
+                    x, y = ptr(src + at + size * k * inner, 0), ptr(dst + at + size * k * inner, 1)
+                    if logarithm:
+                        for j in range(width):
+                            part[j] += _shifted_exp(x[j], m[j])
+                    else:
+                        for j in range(width):
+                            e = _shifted_exp(x[j], m[j])
+                            y[j] = e
+                            part[j] += e
                 for j in range(width):
-                    t[j] = log(t[j])
+                    total[j] += part[j]
+            for j in range(width):
+                part[j] = log(value(total[j])) if logarithm else value(total[j])
             for k in range(n):
                 x, y = ptr(src + at + size * k * inner, 0), ptr(dst + at + size * k * inner, 1)
                 if logarithm:
                     for j in range(width):
-                        y[j] = _log_share(x[j], m[j], value(t[j]))
+                        y[j] = _log_share(x[j], m[j], part[j])
                 else:
                     for j in range(width):
-                        y[j] = y[j] / value(t[j])
+                        y[j] = y[j] / part[j]
 
     return softmax_columns
 

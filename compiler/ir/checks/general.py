@@ -22,7 +22,7 @@ FLAGS = _words(
 _AUTO_PAD = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 _REDUCTION = ("none", "sum", "mean")
 
-SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
+SPELLINGS: dict[tuple[str, str], tuple[str | int, ...]] = {
     ("AveragePool", "auto_pad"): _AUTO_PAD,
     ("BitShift", "direction"): ("LEFT", "RIGHT"),
     ("Conv", "auto_pad"): _AUTO_PAD,
@@ -31,13 +31,20 @@ SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("Gelu", "approximate"): ("none", "tanh"),
     ("GridSample", "mode"): ("linear", "nearest", "cubic"),
     ("GridSample", "padding_mode"): ("zeros", "border", "reflection"),
+    ("GroupNormalization", "stash_type"): (1, 10, 11, 16),
+    ("LayerNormalization", "stash_type"): (1,),
+    ("LpNormalization", "p"): (1, 2),
     ("LpPool", "auto_pad"): _AUTO_PAD,
     ("MaxPool", "auto_pad"): _AUTO_PAD,
     ("NegativeLogLikelihoodLoss", "reduction"): _REDUCTION,
     ("Pad", "mode"): ("constant", "reflect", "edge", "wrap"),
+    ("QuantizeLinear", "precision"): (0, 1, 10, 11, 16),
+    ("RMSNormalization", "stash_type"): (1,),
+    ("Range", "stash_type"): (1, 11),
     ("ScatterElements", "reduction"): ("none", "add", "mul", "max", "min"),
     ("ScatterND", "reduction"): ("none", "add", "mul", "max", "min"),
     ("SoftmaxCrossEntropyLoss", "reduction"): _REDUCTION,
+    ("SpaceToDepth", "mode"): ("DCR", "CRD"),
     ("ai.onnx.preview.training.Momentum", "mode"): ("standard", "nesterov"),
 }
 """(op, attribute) -> what it may be."""
@@ -69,11 +76,12 @@ SINGLES: dict[str, tuple[int, ...]] = {"CumSum": (1,), "CumProd": (1,), "OneHot"
 """Operands of one element, of rank 0 or 1."""
 
 SAFE = _words(
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh Bernoulli BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast "
-    "CastLike Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish "
-    "Hardmax Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mish Mod Mul Neg Not Or Pow "
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal Relu Round Selu Shape Shrink Sigmoid "
-    "Sign Sin Sinh Size Softmax Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Trilu Where Xor"
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh Bernoulli BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
+    "Cast CastLike Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid "
+    "HardSwish Hardmax Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization Max Mean "
+    "Min Mish Mod Mul Neg Not Or Pow RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal "
+    "Relu Round Selu Shape Shrink Sigmoid Sign Sin Sinh Size Softmax Softplus Softsign Sqrt Sub Sum Swish Tan "
+    "Tanh ThresholdedRelu Trilu Where Xor"
 )
 """Ops for which types, broadcasting (which onnx's inference checks) and these tables are all there is to check."""
 
@@ -86,7 +94,7 @@ def tables(f: NodeFacts) -> Iterator[str]:
             yield f"attribute {name!r} is {value}, not 0 or 1"
         allowed = SPELLINGS.get((op, name))
         if allowed is not None and value not in allowed:
-            yield f"attribute {name!r} is {value!r}, not one of {', '.join(allowed)}"
+            yield f"attribute {name!r} is {value!r}, not one of {', '.join(map(str, allowed))}"
     if op in AXIS_OF and f.ins:
         axis, rank = f.attr("axis"), len(f.shape(0))
         if axis is not None and not -rank <= axis < rank:

@@ -37,8 +37,6 @@ def _layer_normalization(f: NodeFacts) -> Iterator[str]:
         fits = rest == over and all(d == 1 for d in leading)
         if not (fits or f.type(i).size == 1) or len(shape) > len(x):
             yield f"the {name} has the shape {shown(shape)}, where {shown(over)}, the normalized axes, is expected"
-    if f.attr("stash_type") != 1:
-        yield f"stash_type is {f.attr('stash_type')}: only 1 (float32) is supported"
 
 
 @precondition("InstanceNormalization")
@@ -68,12 +66,6 @@ def _mean_variance_normalization(f: NodeFacts) -> Iterator[str]:
     yield from bad_axes(f.attr("axes"), len(f.shape(0)))
 
 
-@precondition("LpNormalization")
-def _lp_normalization(f: NodeFacts) -> Iterator[str]:
-    if f.attr("p") not in (1, 2):
-        yield f"p is {f.attr('p')}, not 1 or 2"
-
-
 @precondition("LRN")
 def _lrn(f: NodeFacts) -> Iterator[str]:
     if f.attr("size") < 1 or len(f.shape(0)) < 2:
@@ -91,6 +83,6 @@ def _quantize(f: NodeFacts) -> Iterator[str]:
         yield f"axis {axis} is out of the range of rank {len(x)}"
         return
     at = axes_of([axis], len(x))[0]
-    blocked = (*x[:at], -(-x[at] // block), *x[at + 1 :]) if block > 0 else None
-    if block < 0 or scale not in ((x[at],), blocked):
+    expected = (*x[:at], -(-x[at] // block), *x[at + 1 :]) if block > 0 else (x[at],)
+    if block < 0 or scale != expected:
         yield f"the scale {shown(scale)} does not fit axis {axis} of {shown(x)} with blocks of {block}"

@@ -141,7 +141,9 @@ def _max_unpool(f: NodeFacts) -> Iterator[str]:
     if len(x) < 3 or f.shape(1) != x:
         yield f"the indices {shown(f.shape(1))} and the input {shown(x)} differ in shape"
         return
-    yield from _lists(f, len(x) - 2)
+    if problems := list(_lists(f, len(x) - 2)):
+        yield from problems
+        return
     asked = f.ints(2)
     if asked is not None and (len(asked) != len(x) or asked[:2] != list(x[:2]) or min(asked) < 0):
         yield f"the output shape {shown(asked)} does not fit the input {shown(x)}"

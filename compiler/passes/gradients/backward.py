@@ -11,7 +11,7 @@ from compiler.ir.builder import Builder, where
 from compiler.ir.graph import Node, Origin
 from compiler.ir.infer import NotStatic
 from compiler.ir.proto import schema
-from compiler.passes.gradients.nature import ZERO
+from compiler.passes.gradients.nature import INERT_INPUTS, ZERO
 from compiler.passes.gradients.rule import RULES, Call, NoRule
 from compiler.passes.gradients.value import Value
 
@@ -55,9 +55,8 @@ class Differentiator:
         Nothing is differentiated beyond the values in `cut`, of which `xs` are some.
         """
         path = self._path(y, xs, cut)
-        active = path.active
         adjoints: dict[str, Value] = {}
-        if path.resolve(y) in active:
+        if path.resolve(y) in path.active:
             adjoints[path.resolve(y)] = Value(self.b, self.b.full(1, self.b.type(y)))
         origin = self.b.origin
         for node in reversed(path.nodes):
@@ -68,8 +67,7 @@ class Differentiator:
                 if dy is not None:
                     self._label(dy.name, v)
             self.b.origin = Origin(node.origin.node, f"gradient of {node.op_type}")
-            wanted = frozenset(i for i, v in enumerate(node.inputs) if v and path.resolve(v) in active)
-            for i, contribution in self._apply(node, arrived, wanted, path):
+            for i, contribution in self._apply(node, arrived, path.wanted(node), path):
                 x = path.resolve(node.inputs[i])
                 fitted = contribution.fit(self.b.shape(x))
                 adjoints[x] = adjoints[x] + fitted if x in adjoints else fitted
@@ -128,7 +126,12 @@ class Differentiator:
             if results is None:
                 return None
             differentiable = {v: r for v, r in results.items() if not _undifferentiable(node, v)}
-            self.replacements[key] = Replacement(tuple(self.b.nodes[start:]), results, differentiable)
+            nodes = tuple(self.b.nodes[start:])
+            self.replacements[key] = Replacement(nodes, results, differentiable)
+            new = {v for n in nodes for v in n.results}
+            for old, value in results.items():  # what takes the place of a value takes its name
+                if value in new:
+                    self.labels.setdefault(value, self.labels.get(old, old))
         return self.replacements[key]
 
     def _replace(self, node: Node, wanted: frozenset[int]) -> dict[str, str] | None:
@@ -211,7 +214,7 @@ class Path:
             if node.results[0] in self._visited:
                 continue  # it came in place of another node already
             self._visited.add(node.results[0])
-            wanted = frozenset(i for i, v in enumerate(node.inputs) if v and self.resolve(v) in self.active)
+            wanted = self.wanted(node)
             captured = any(self.resolve(v) in self.active for v in node.captures)
             if node.op in ZERO or not (wanted or captured):
                 continue
@@ -222,6 +225,12 @@ class Path:
                 continue
             self.nodes.append(node)
             self.active.update(v for v in node.results if self.owner.b.type(v).is_float and v not in self.cut)
+
+    def wanted(self, node: Node) -> frozenset[int]:
+        """The inputs of a node through which it depends on xs."""
+        inert = INERT_INPUTS.get(node.op, ())
+        inputs = enumerate(node.inputs)
+        return frozenset(i for i, v in inputs if v and i not in inert and self.resolve(v) in self.active)
 
     def reaching(self, node: Node) -> list[str]:
         """Those of xs that a node depends on."""

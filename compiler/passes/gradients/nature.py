@@ -31,5 +31,8 @@ NO_FLOATS = frozenset(
 )
 """Ops that give integers, booleans or bits, or that read no floating-point values."""
 
+INERT_INPUTS: dict[str, tuple[int, ...]] = {"CastLike": (1,), "Dropout": (1, 2), "OneHot": (0, 1)}
+"""Floating-point inputs of which only the type matters, or that are no subject of differentiation; by op."""
+
 ZERO = PIECEWISE_CONSTANT | NO_FLOATS
 """Ops at which gradients stop."""

@@ -17,7 +17,6 @@ def substituted(graph: Graph, replacements: Mapping[str, Replacement], labels: M
     """
     b = Builder(graph.name)
     names = b.sources_of(graph)
-    labels = {**_inherited(graph, replacements), **labels}
     moved = {node.results[0] for r in replacements.values() for node in r.nodes}
     placed: set[str] = set()
     pending = [node for node in reversed(graph.nodes) if node.results[0] not in moved]
@@ -39,15 +38,3 @@ def substituted(graph: Graph, replacements: Mapping[str, Replacement], labels: M
             names.update((old, names[new]) for old, new in replacement.results.items())
     b.bind(graph, names)
     return b.build()
-
-
-def _inherited(graph: Graph, replacements: Mapping[str, Replacement]) -> dict[str, str]:
-    """New value -> name of the old one whose place it takes; nothing for values that exist on their own."""
-    moved = {v for r in replacements.values() for node in r.nodes for v in node.results}
-    labels: dict[str, str] = {}
-    for node in graph.nodes:  # an outer replacement stands before those inside of it
-        replacement = replacements.get(node.results[0])
-        for old, new in replacement.results.items() if replacement else ():
-            if new in moved:
-                labels.setdefault(new, labels.get(old, old))
-    return labels

@@ -50,7 +50,7 @@ def test_names_and_origins() -> None:
     z = b.op("MatMul", x, w, name="z")
     b.origin = Origin("activation")
     y = b.op("Tanh", z, name="y")
-    dw, dx = gradient(b, y, [w, x], outputs=["dw", "dx"])
+    dw, _ = gradient(b, y, [w, x], outputs=["dw", "dx"])
     b.output("out", dw)
     expanded = expand_gradients(b.build())
     assert {"z", "y", "dw", "dx", "d_z"} <= set(expanded.types)

@@ -91,14 +91,14 @@ def reduce_log_sum_exp(r: Call) -> None:
 
 @gradient("Softmax")
 def softmax(r: Call) -> None:
-    """With y = softmax(x): y (dy - sum(y dy))."""
+    """With the softmax y: y (dy - sum(y dy))."""
     y, dy = r.y(), r.dy
     r.give(0, y * (dy - (y * dy).sum([r.attr("axis")], keepdims=True)))
 
 
 @gradient("LogSoftmax")
 def log_softmax(r: Call) -> None:
-    """With y = log softmax(x): dy - exp(y) sum(dy)."""
+    """With the logarithm y of the softmax: dy - exp(y) sum(dy)."""
     r.give(0, log_softmax_gradient(r.dy, r.y(), r.attr("axis")))
 
 

@@ -1,0 +1,89 @@
+"""Whole training steps under checked kernels: no access outside the value it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.codegen import memory
+from compiler.codegen.build import compile_graph
+from compiler.codegen.calls import Temp
+from compiler.codegen.native.guard import guarded
+from compiler.codegen.plan import BARRIER, BARRIER_BYTES, make_plan
+from compiler.codegen.support import has_kernel
+from compiler.frontend import load
+from compiler.passes.pipeline import run_program
+from compiler.runtime.executable import Executable
+from compiler.runtime.layout import ARENA, CONST, STATE
+from compiler.runtime.memory import Block
+from compiler.runtime.threads import Pool
+from examples import digits, gan
+from tests import validate
+from tests.models import lenet, mlp
+from tests.models.zoo import ZOO, needs_zoo
+
+MODELS: dict[str, Any] = {
+    "mlp": (lambda: mlp((19, 17, 5)), {"N": 7}),
+    "digits": (digits.build, {"N": 3}),
+    "lenet": (lenet, {"N": 1}),
+    "gan": (gan.build, {"N": 5}),
+    "07_resnet8_bn": (lambda: ZOO["07_resnet8_bn"].training("momentum"), {}),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in MODELS and n[0] != "0" else pytest.param(n, marks=needs_zoo) for n in MODELS]
+)
+def test_a_step_touches_only_its_own_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    violations, first, outputs = _run(name, monkeypatch, hidden="")
+    assert violations == 0, first
+    assert all(np.isfinite(a).all() for a in outputs.values())
+
+
+def test_the_check_sees_a_value_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    violations, first, _ = _run("mlp", monkeypatch, hidden="logits")
+    assert violations > 0
+    assert "store" in first or "load" in first
+
+
+def _run(name: str, monkeypatch: pytest.MonkeyPatch, hidden: str) -> tuple[int, str, dict[str, Any]]:
+    """One step: accesses outside its values (of which `hidden` is not allowed), the first one, and the outputs."""
+    model, dims = MODELS[name][0](), MODELS[name][1]
+    # every value keeps memory of its own, so that a store beyond its end meets no other value
+    monkeypatch.setattr(memory.Arena, "give", lambda self, offset, size: None)
+    graph = run_program(load(model).program(dims), has_kernel).step
+    plan = make_plan(graph)
+    feeds = validate.random_feeds(graph, high=3)
+    states = Block(plan.layout.state_bytes)
+    for slot in plan.layout.states:
+        states.view(slot)[...] = graph.states[slot.name].array
+    placed = memory.place(graph, plan.schedule, BARRIER + BARRIER_BYTES, {v: t.type for v, t in graph.states.items()})
+    with guarded() as guard:
+        code = compile_graph(graph)
+        run = Executable(code.layout, code.address, code.const, states, Pool(1, None))
+        base = {ARENA: run._arena.address, STATE: states.address, CONST: run._const.address}
+        guard.allow((run._table.ctypes.data, run._table.ctypes.data + run._table.nbytes))
+        guard.allow((base[ARENA], base[ARENA] + BARRIER + BARRIER_BYTES))
+        guard.allow((base[CONST], base[CONST] + code.layout.const_bytes))
+        regions = {
+            (p.block, p.offset): plan.schedule.types[v].nbytes
+            for v, p in placed.places.items()
+            if p.block != CONST and v != hidden
+        }
+        for (block, offset), nbytes in regions.items():
+            guard.allow((base[block] + offset, base[block] + offset + nbytes))
+        for place, nbytes in _temps(plan, placed):
+            guard.allow((base[ARENA] + place.offset, base[ARENA] + place.offset + nbytes))
+        guard.allow((base[ARENA] + placed.arena_bytes, base[ARENA] + code.layout.arena_bytes))  # threads' scratch
+        outputs = run.run(feeds)
+        return guard.violations, guard.first, outputs
+
+
+def _temps(plan: Any, placed: memory.Memory) -> list[tuple[memory.Place, int]]:
+    """Scratch memory that calls share, with its size."""
+    units = memory.positions(plan.schedule.units)
+    temps = [(id(u), a) for u in units for c in u.calls for a in c.args if isinstance(a, Temp)]
+    sizes = {(unit, a.key): a.nbytes for unit, a in temps}
+    return [(at, sizes[key]) for key, at in placed.temps.items()]
