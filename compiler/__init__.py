@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from compiler import api as api
     from compiler import backend as backend
+    from compiler import progress as progress
+    from compiler import training as training
     from compiler.api import build as build
     from compiler.api import check as check
     from compiler.api import compile as compile
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from compiler.errors import OnnxcError as OnnxcError
     from compiler.errors import StateError as StateError
     from compiler.errors import UnsupportedError as UnsupportedError
+    from compiler.frontend import NeedsDims as NeedsDims
+    from compiler.frontend import NeedsStatic as NeedsStatic
     from compiler.runtime.artifact import load as load
     from compiler.runtime.step import StepFunction as StepFunction
 
@@ -45,16 +50,19 @@ _HOMES = {
         ),
         "compiler.errors",
     ),
+    **dict.fromkeys(("NeedsDims", "NeedsStatic"), "compiler.frontend"),
     "load": "compiler.runtime.artifact",
     "StepFunction": "compiler.runtime.step",
 }
+
+_MODULES = ("api", "backend", "progress", "training")
 
 __all__ = [*_HOMES, "__version__", "backend"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "backend":
-        return importlib.import_module("compiler.backend")
+    if name in _MODULES:
+        return importlib.import_module(f"compiler.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'compiler' has no attribute {name!r}")

@@ -18,12 +18,20 @@ from compiler.codegen.library_artifact import Recipe, check_replaceable, write_a
 from compiler.codegen.library_cpu import target
 from compiler.codegen.support import has_kernel
 from compiler.errors import CompileError, InputError, Problem
-from compiler.frontend import NeedsStatic
+from compiler.frontend import NeedsStatic, Source
 from compiler.frontend import load as load_source
-from compiler.frontend.trained import INLINE_LIMIT, trained_model
+from compiler.frontend.source import TRIED_SIZES
+from compiler.frontend.source import check as check_source
+from compiler.frontend.trained import trained_model
+from compiler.ir.dump import dump as dump
 from compiler.ir.graph import Graph, Program
-from compiler.passes.pipeline import PASS_NAMES, run_program
-from compiler.runtime.step import StepFunction
+from compiler.ir.types import AnyArray
+from compiler.passes.pipeline import PASS_NAMES as PASS_NAMES
+from compiler.passes.pipeline import run_program
+from compiler.runtime.arguments import as_array
+from compiler.runtime.step import StepFunction, check_seed
+from compiler.saving import INLINE_LIMIT
+from compiler.saving import save_model as save_model
 from compiler.specialize import Options, Specializations, initial_state, state_slots, state_types
 
 Model = onnx.ModelProto | bytes | str | os.PathLike[str]
@@ -41,18 +49,44 @@ def compile(
     """Compile a training model to a step function.
 
     model: a path, the bytes of a file, or a ModelProto. dims: sizes of symbolic dims; those left open are bound by the
-    arrays of each call (another size is compiled when it first comes). static: values of inputs that decide shapes.
-    threads: 1 to the number of CPUs; by default 1. The results have the same bits for any number. seed: of random
-    numbers. algorithm: index of the one TrainingInfoProto that the step runs; by default all, in order.
+    arrays of each call (another size is compiled when it first comes). static: values of inputs that decide shapes;
+    others that do are bound by each call. threads: 1 to 256; by default 1. The results have the same bits for any
+    number. seed: of random numbers. algorithm: index of the one TrainingInfoProto that the step runs; by default all,
+    in order.
 
-    CompileError lists everything in the model that cannot be compiled. InputError: arguments that do not fit it.
+    A model without training_info compiles as well: a call runs its graph. CompileError lists everything in the model
+    that cannot be compiled. InputError: arguments that do not fit it.
     """
-    threads = 1 if threads is None else threads
-    if not isinstance(threads, int) or not 1 <= threads <= 256:
-        raise InputError(f"threads must be an integer from 1 to 256, not {threads!r}")
-    arrays = {name: np.asarray(a) for name, a in (static or {}).items()}
-    work = Specializations(load_source(model), Options(dict(dims or {}), arrays, threads, seed, algorithm))
+    check_seed(seed)
+    source = load_source(_own(model))
+    options = Options(dict(dims or {}), _static(source, static), checked_threads(threads), int(seed), algorithm)
+    work = Specializations(source, options)
     return StepFunction(work, work.initial())
+
+
+def checked_threads(threads: Any) -> int:
+    """The number of threads. InputError: none from 1 to 256."""
+    if threads is None:
+        return 1
+    if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or not 1 <= threads <= 256:
+        raise InputError(f"threads must be an integer from 1 to 256, not {threads!r}")
+    return int(threads)
+
+
+def _own(model: Model) -> Model:
+    """A model that the caller cannot change later, when another size is compiled."""
+    if not isinstance(model, onnx.ModelProto):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _static(source: Source, static: Mapping[str, Any] | None) -> dict[str, AnyArray]:
+    """Values of static inputs as arrays of the inputs' types. InputError."""
+    if unknown := [n for n in static or {} if n not in source.inputs]:
+        raise InputError(f"static: {unknown[0]!r} is no input; the inputs are {', '.join(map(repr, source.inputs))}")
+    return {n: as_array(f"static: input {n!r}", a, source.inputs[n].dtype) for n, a in (static or {}).items()}
 
 
 def program(
@@ -66,8 +100,8 @@ def program(
     """The IR of a model's graphs: as imported (until="import"), after the pass `until`, or after all passes."""
     if until is not None and until not in ("import", *PASS_NAMES):
         raise InputError(f"there is no pass {until!r}: there are import, {', '.join(PASS_NAMES)}")
-    arrays = {name: np.asarray(a) for name, a in (static or {}).items()}
-    imported = load_source(model).program(dims or {}, arrays, algorithm)
+    source = load_source(model)
+    imported = source.program(dims or {}, _static(source, static), algorithm)
     return imported if until == "import" else run_program(imported, has_kernel, until=until)
 
 
@@ -86,11 +120,15 @@ def lower(
     "initialize". Ops of onnxc are model-local functions with standard bodies. `metadata_props` say which output is
     the next value of which state input.
     """
-    graphs = program(model, dims=dims, static=static, algorithm=algorithm, until=until).graphs()
-    if graph not in graphs:
-        raise InputError(f"the model has no graph {graph!r}: it has {', '.join(graphs)}")
-    chosen: Graph = graphs[graph]
-    return export(chosen)
+    return export(graph_of(program(model, dims=dims, static=static, algorithm=algorithm, until=until), graph))
+
+
+def graph_of(program: Program, role: str) -> Graph:
+    """A graph of a program. InputError: it has none of that role."""
+    graphs = program.graphs()
+    if role not in graphs:
+        raise InputError(f"the model has no graph {role!r}: it has {', '.join(graphs)}")
+    return graphs[role]
 
 
 def emitted(graph: Graph) -> str:
@@ -98,21 +136,42 @@ def emitted(graph: Graph) -> str:
     return plan_and_emit(graph)[1].source
 
 
-def check(model: Model, *, dims: Mapping[str, int] | None = None) -> tuple[Problem, ...]:
-    """Everything that keeps a model from being compiled; empty if nothing does. Symbolic dims left open are 2.
+def check(
+    model: Model, *, dims: Mapping[str, int] | None = None, static: Mapping[str, Any] | None = None
+) -> tuple[Problem, ...]:
+    """Everything that keeps a model from being compiled; empty if nothing does.
 
-    InputError: dims that the model does not have.
+    Symbolic dims left open are tried as 2, 32 and 224. What depends on the value of an input that decides a shape can
+    be checked only if `static` has it. InputError: dims or static that the model does not have.
     """
+    arrays = {n: np.asarray(a) for n, a in (static or {}).items()}
+    if found := check_source(model, dims, arrays):
+        return tuple(found)
+    source = load_source(model)
+    for size in TRIED_SIZES:
+        try:
+            work = source.program(dict.fromkeys(source.symbols, size) | dict(dims or {}), arrays)
+        except NeedsStatic:
+            return ()
+        except CompileError:
+            continue
+        return _blockers(work)
+    raise AssertionError("no size is good, but nothing was wrong")
+
+
+def _blockers(imported: Program) -> tuple[Problem, ...]:
+    """What keeps graphs as imported from becoming code."""
     try:
-        source = load_source(model)
-        sizes = dict.fromkeys(source.symbols, 2) | dict(dims or {})
-        for graph in run_program(source.program(sizes), has_kernel).graphs().values():
-            plan_and_emit(graph)
-    except NeedsStatic:
-        return ()  # an input's value decides a shape: the first call binds it
+        graphs = run_program(imported, has_kernel).graphs()
     except CompileError as e:
         return e.problems
-    return ()
+    problems: dict[Problem, None] = {}
+    for graph in graphs.values():
+        try:
+            plan_and_emit(graph)
+        except CompileError as e:
+            problems |= dict.fromkeys(e.problems)
+    return tuple(problems)
 
 
 def build(
@@ -138,20 +197,20 @@ def build(
 
     CompileError as for `compile`. InputError: arguments that do not fit. BuildError: no C compiler, or a bad folder.
     """
-    if not isinstance(threads, int) or not 1 <= threads <= 256:
-        raise InputError(f"threads must be an integer from 1 to 256, not {threads!r}")
+    check_seed(seed)
+    threads = checked_threads(threads)
     check_name(name)
     check_replaceable(Path(folder))
     machine = target(cpu)
-    arrays = {n: np.asarray(a) for n, a in (static or {}).items()}
     source = load_source(model)
+    arrays = _static(source, static)
     work = run_program(source.program(dims or {}, arrays, algorithm), has_kernel, seed=seed)
-    initial = initial_state(source, seed)
+    initial = initial_state(source, seed, algorithm)
     inference = trained_model(source, initial)
     options = {"dims": dict(dims or {}), "static": sorted(arrays), "seed": seed, "algorithm": algorithm}
     recipe = Recipe(
         program=work,
-        states=state_slots(state_types(source)),
+        states=state_slots(state_types(source, algorithm)),
         initial=initial,
         inference=inference.SerializeToString() if inference.ByteSize() < INLINE_LIMIT else None,
         name=name,

@@ -37,8 +37,11 @@ class Rep(BackendRep):
         load_source(model)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
-        """Outputs in the model's order. inputs: arrays by position (those with a default value may be left out), or by
-        name. InputError, CompileError as of a step."""
+        """Outputs in the model's order.
+
+        inputs: arrays by position (those with a default value may be left out), or by name. InputError, CompileError
+        as of a step.
+        """
         graph = self._model.graph
         feeds = inputs if isinstance(inputs, Mapping) else self._named(inputs)
         if self._step is None:

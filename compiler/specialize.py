@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from onnx import AttributeProto, NodeProto
@@ -16,18 +17,22 @@ from compiler.codegen.memory import state_offsets
 from compiler.codegen.native import load
 from compiler.codegen.native.pool import make_pool
 from compiler.codegen.support import has_kernel
-from compiler.errors import InputError, OnnxcError
-from compiler.frontend import NeedsStatic, Source
-from compiler.frontend.trained import save_model, trained_model
+from compiler.errors import InputError, ModelError, OnnxcError, Problem
+from compiler.frontend import NeedsDims, NeedsStatic, Source
+from compiler.frontend.trained import trained_model
 from compiler.ir.evaluate import RANDOM_OPS
-from compiler.ir.graph import Graph, Program
-from compiler.ir.types import AnyArray, TensorType
-from compiler.passes.lower_random import SEED, STEP
-from compiler.passes.pipeline import run_program
-from compiler.runtime.executable import Executable
+from compiler.ir.graph import Graph
+from compiler.ir.types import AnyArray, TensorType, numpy_dtype
+from compiler.passes.lower_random import SEED, STEP, Role
+from compiler.passes.pipeline import passes, run
+from compiler.runtime.executable import Code
 from compiler.runtime.layout import STATE, Slot
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, PoolCode
+from compiler.saving import save_model
+
+KEPT = 64
+"""How many graphs in machine code are kept; others are planned again when they come back, from cached kernels."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,19 @@ class Options:
     algorithm: int | None = None
 
 
-def state_types(source: Source) -> dict[str, TensorType]:
-    """All states of a model: the variables that its bindings name, and what random numbers are drawn from."""
-    types = {name: source.initializers[name].type for name in source.variables}
-    return types | ({SEED: TensorType("i64"), STEP: TensorType("i64")} if _draws(source) else {})
+def state_types(source: Source, algorithm: int | None = None) -> dict[str, TensorType]:
+    """All states: the variables that bindings name, and what random numbers are drawn from.
+
+    ModelError: a variable has the name of a hidden state.
+    """
+    types = {name: source.initializers[name].type for name in source.variables_of(algorithm)}
+    if not _draws(source):
+        return types
+    if taken := [name for name in (SEED, STEP) if name in types]:
+        raise ModelError(
+            Problem(f"variable {n!r} has a name that onnxc keeps for itself", "", "rename it") for n in taken
+        )
+    return types | {SEED: TensorType("i64"), STEP: TensorType("i64")}
 
 
 def state_slots(types: Mapping[str, TensorType]) -> list[Slot]:
@@ -53,124 +67,161 @@ def state_slots(types: Mapping[str, TensorType]) -> list[Slot]:
     return [Slot(n, t.dtype, t.shape, STATE, offsets[n]) for n, t in types.items()]
 
 
-def initial_state(source: Source, seed: int) -> dict[str, Array]:
+def initial_state(source: Source, seed: int, algorithm: int | None = None) -> dict[str, Array]:
     """First value of every state."""
     hidden = {SEED: np.array(seed, np.int64), STEP: np.array(0, np.int64)}
-    return {n: hidden[n] if n in hidden else source.initializers[n].tensor.array for n in state_types(source)}
+    names = state_types(source, algorithm)
+    return {n: hidden[n] if n in hidden else source.initializers[n].tensor.array for n in names}
+
+
+@dataclass(frozen=True)
+class _Binding:
+    """What makes a graph of a role: sizes, static inputs, fetched values, and which inputs with a default are fed."""
+
+    role: str
+    dims: tuple[tuple[str, int], ...] = ()
+    static: tuple[_Static, ...] = ()
+    fetch: tuple[str, ...] = ()
+    fed: tuple[str, ...] = ()
 
 
 class Specializations:
-    """Programs and code of one model, made as they are needed (a `runtime.step.Backend`)."""
+    """Code of one model, made as it is needed (a `runtime.step.Backend`).
+
+    What is wrong with the model or the options is raised at once, as far as it can be told without the sizes of open
+    dims: CompileError, InputError.
+    """
 
     def __init__(self, source: Source, options: Options) -> None:
         self._source, self.options = source, options
-        self.static: frozenset[str] = frozenset()
-        self._programs: dict[tuple[Any, ...], Program] = {}
-        self._compiled: dict[tuple[Any, ...], Compiled] = {}
-        self._latest: tuple[Any, ...] | None = None
-        self._pool = Pool(options.threads, _pool_code() if options.threads > 1 else None)
-        self._types = state_types(source)
+        self._types = state_types(source, options.algorithm)
         self.states: Sequence[Slot] = state_slots(self._types)
-        self.initializes = any(info.initialization.node for info in source.model.training_info)
-        if not set(source.symbols) - set(options.dims):
-            self._warm_up()
+        self.initializes = source.initializes(options.algorithm)
+        self.pool = Pool(options.threads, _pool_code() if options.threads > 1 else None)
+        self._static = frozenset(options.static)
+        self._inputs = {role: source.inputs_of(role, options.algorithm) for role in ("step", "infer")}
+        self._made: OrderedDict[_Binding, Code] = OrderedDict()
+        self._latest: Compiled | None = None
+        self._warm_up()
 
     def _warm_up(self) -> None:
         """Compile the step now if nothing has to wait for the first call's arrays."""
         try:
-            self._code("step", self._key({}, {}, ()))
+            self._code(self._bound("step", {}, ()))
         except NeedsStatic as e:
-            self.static |= frozenset(e.inputs)
-
-    def initial(self) -> dict[str, Array]:
-        """First value of every state."""
-        return initial_state(self._source, self.options.seed)
-
-    # --- programs ----------------------------------------------------------------------------------------
-    def _key(
-        self, dims: Mapping[str, int], static: Mapping[str, AnyArray], fetch: tuple[str, ...], fed: Iterable[str] = ()
-    ) -> tuple[Any, ...]:
-        sizes = {**dims, **self.options.dims}
-        arrays = {**static, **self.options.static}
-        parts = tuple(_Static(n, a) for n, a in sorted(arrays.items()))
-        return tuple(sorted(sizes.items())), parts, fetch, tuple(sorted(fed))
-
-    def program(self, key: tuple[Any, ...]) -> Program:
-        """The graphs for a binding, after all passes."""
-        if key not in self._programs:
-            sizes, static, fetch, fed = key
-            arrays = {s.name: s.array for s in static}
-            program = self._source.program(dict(sizes), arrays, self.options.algorithm, fed)
-            program = _fetching(program, fetch)
-            self._programs[key] = run_program(program, has_kernel, seed=self.options.seed)
-        return self._programs[key]
-
-    def _code(self, role: str, key: tuple[Any, ...]) -> Compiled:
-        if (role, key) not in self._compiled:
-            graphs = self.program(key).graphs()
-            graph = graphs.get(role, graphs["step"])  # a model that only infers: its step is its inference
-            self._compiled[role, key] = compile_graph(graph, self.options.threads, self._types)
-        if role == "step":
-            self._latest = key
-        return self._compiled[role, key]
+            self._static |= frozenset(e.inputs)
+        except NeedsDims:
+            return
 
     # --- what a StepFunction asks ------------------------------------------------------------------------
-    def executable(self, role: str, feeds: Mapping[str, Any], fetch: tuple[str, ...], state: Block) -> Executable:
+    def inputs(self, role: str) -> Mapping[str, str]:
         """See `runtime.step.Backend`."""
-        if role == "initialize":
-            key = self._latest or self._key(dict.fromkeys(self._source.symbols, 1), {}, ())
-        else:
-            key = self._bound(role, feeds, fetch)
-        try:
-            code = self._code(role, key)
-        except NeedsStatic as e:
-            if not set(e.inputs) <= set(feeds) or set(e.inputs) <= self.static:
-                raise
-            self.static |= frozenset(e.inputs)
-            return self.executable(role, feeds, fetch, state)
-        return Executable(code.layout, code.address, code.const, state, self._pool)
+        return {name: t.dtype for name, t in self._inputs[role].items()}
 
-    def _bound(self, role: str, feeds: Mapping[str, Any], fetch: tuple[str, ...]) -> tuple[Any, ...]:
-        """The binding that a call's arrays make."""
-        dims: dict[str, int] = dict(self.options.dims)
-        for name, t in self._source.inputs.items():
-            if name not in feeds:
-                continue
-            shape = np.shape(feeds[name])
-            if len(shape) != len(t.dims):
-                raise InputError(f"input {name!r} has shape {list(shape)}, the model takes {t}")
-            for symbol, n in zip(t.dims, shape, strict=True):
-                if isinstance(symbol, str) and dims.setdefault(symbol, n) != n:
-                    raise InputError(f"input {name!r} has shape {list(shape)}: dim {symbol!r} is {dims[symbol]}, not {n}")
-        if role == "infer" and dims:  # inputs of the step alone may have dims that inference does not see
-            dims = dict.fromkeys(self._source.symbols, next(iter(dims.values()))) | dims
-        missing = [s for s in self._source.symbols if s not in dims]
-        if missing:
-            needed = [n for n, t in self._source.inputs.items() if set(t.symbols) & set(missing)]
-            raise InputError(f"missing input {', '.join(map(repr, needed))}: its shape decides dim {missing[0]!r}")
-        static = {n: np.asarray(feeds[n]) for n in self.static if n in feeds and n not in self.options.static}
-        fed = [n for n in feeds if n in self._source.defaults and n not in static]
-        return self._key(dims, static, fetch, fed)
+    def optional(self) -> Collection[str]:
+        """See `runtime.step.Backend`."""
+        return {*self._source.defaults, *self.options.static}
+
+    def static(self) -> Collection[str]:
+        """See `runtime.step.Backend`."""
+        return self._static
+
+    def code(self, role: str, feeds: Mapping[str, Array], fetch: tuple[str, ...]) -> Code:
+        """See `runtime.step.Backend`."""
+        binding = _Binding(role) if role == "initialize" else self._bound(role, feeds, fetch)
+        try:
+            return self._code(binding)
+        except NeedsStatic as e:
+            new = frozenset(e.inputs) - self._static
+            if not new or not new <= set(feeds):
+                raise
+            self._static |= new
+            return self.code(role, feeds, fetch)
 
     def export(self, path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
         """Write the inference model with these values."""
         save_model(trained_model(self._source, state), path)
 
-    @property
-    def _latest_code(self) -> Compiled:
-        if self._latest is None:
-            raise OnnxcError("nothing is compiled yet: give dims= to compile, or call the step once")
-        return self._compiled["step", self._latest]
+    def initial(self) -> dict[str, Array]:
+        """First value of every state."""
+        return initial_state(self._source, self.options.seed, self.options.algorithm)
 
     @property
     def graph(self) -> Graph:
         """Final IR of the step compiled last."""
-        return self._latest_code.graph
+        return self._compiled.graph
 
     @property
     def source(self) -> str:
         """Generated Python of the step compiled last."""
-        return self._latest_code.source
+        return self._compiled.source
+
+    @property
+    def _compiled(self) -> Compiled:
+        if self._latest is None:
+            raise OnnxcError("nothing is compiled yet: give dims= to compile, or call the step once")
+        return self._latest
+
+    # --- making it ---------------------------------------------------------------------------------------
+    def _bound(self, role: str, feeds: Mapping[str, Array], fetch: tuple[str, ...]) -> _Binding:
+        """The binding that a call's arrays make. InputError: their shapes contradict the model or each other."""
+        given = {n: a for n, a in feeds.items() if n not in self.options.static}
+        self._check_static(feeds)
+        sizes: dict[str, int] = {}
+        # inference may be on other sizes than those that were given for the step
+        known = dict(self.options.dims) if role == "step" else {}
+        for name, t in self._inputs[role].items():
+            if name not in given:
+                continue
+            shape = given[name].shape
+            fits = len(shape) == len(t.dims)
+            for d, n in zip(t.dims, shape, strict=False):
+                if isinstance(d, str) and known.setdefault(d, n) != n:
+                    what = f"input {name!r} has shape {list(shape)}, the model takes {t}: dim {d!r} is {known[d]} here"
+                    raise InputError(what)
+                fits = fits and (isinstance(d, str) or d == n)
+            if not fits:
+                raise InputError(f"input {name!r} has shape {list(shape)}, the model takes {t}")
+            if any(isinstance(d, str) and n == 0 for d, n in zip(t.dims, shape, strict=True)):
+                raise InputError(f"input {name!r} has shape {list(shape)}: there is nothing in it")
+        sizes = {**self.options.dims, **known}
+        static = {n: a for n, a in given.items() if n in self._static} | dict(self.options.static)
+        fed = [n for n in given if n in self._source.defaults and n not in static]
+        return _Binding(
+            role,
+            tuple(sorted(sizes.items())),
+            tuple(_Static(n, a) for n, a in sorted(static.items())),
+            fetch,
+            tuple(sorted(fed)),
+        )
+
+    def _check_static(self, feeds: Mapping[str, Array]) -> None:
+        for name, a in self.options.static.items():
+            if name in feeds and _Static(name, feeds[name]) != _Static(name, a):
+                raise InputError(f"input {name!r} was bound by static=, to another value: leave it out")
+
+    def _code(self, binding: _Binding) -> Code:
+        if binding not in self._made:
+            compiled = compile_graph(self._graph(binding), self.options.threads, self._types)
+            const = Block.of(compiled.const).bytes
+            self._made[binding] = Code(compiled.layout, compiled.address, const)
+            if binding.role == "step":
+                self._latest = compiled
+            if len(self._made) > KEPT:
+                self._made.popitem(last=False)
+        self._made.move_to_end(binding)
+        return self._made[binding]
+
+    def _typed(self, s: _Static) -> Array:
+        """A static array as the frontend takes it: the runtime knows bf16 by its bits only."""
+        return s.array.view(numpy_dtype("bf16")) if self._source.inputs[s.name].dtype == "bf16" else s.array
+
+    def _graph(self, b: _Binding) -> Graph:
+        """The graph of a binding, after all passes."""
+        arrays = {s.name: self._typed(s) for s in b.static}
+        graph = self._source.graph(b.role, dict(b.dims), arrays, self.options.algorithm, b.fed)
+        graph = _fetching(graph, b.fetch)
+        return run(graph, passes(has_kernel, cast(Role, b.role), self.options.seed))
 
 
 class _Static:
@@ -187,22 +238,13 @@ class _Static:
         return hash(self._key)
 
 
-def _fetching(program: Program, fetch: Sequence[str]) -> Program:
-    """The program with further values of its graphs as outputs, under their own names."""
-    if not fetch:
-        return program
-    graphs = program.graphs()
-    unknown = [name for name in fetch if not any(name in g.types for g in graphs.values())]
-    if unknown:
+def _fetching(g: Graph, fetch: Sequence[str]) -> Graph:
+    """The graph with further values as outputs, under their own names. InputError: there are none of that name."""
+    if unknown := [name for name in fetch if name not in g.types and name not in g.outputs]:
         raise InputError(f"fetch: the graph has no value {', '.join(map(repr, unknown))}")
-    done = {}
-    for role, g in graphs.items():
-        extra = {name: name for name in fetch if name in g.types and name not in g.outputs}
-        done[role] = g if not extra or role == "initialize" else _with_outputs(g, extra)
-    return Program(done["step"], done.get("infer"), done.get("initialize"))
-
-
-def _with_outputs(g: Graph, extra: Mapping[str, str]) -> Graph:
+    extra = {name: name for name in fetch if name not in g.outputs}
+    if not extra:
+        return g
     return Graph(
         g.name, g.types, g.inputs, g.states, g.consts, g.captures, g.nodes, {**g.outputs, **extra}, g.updates
     )  # fmt: skip

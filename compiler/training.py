@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import InputError
+from compiler.frontend import Source, load
+from compiler.frontend.types import InputType
+from compiler.runtime.arguments import held
+from compiler.runtime.layout import NUMPY
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
+from compiler.specialize import Options, Specializations
+
+DEFAULT_BATCH = 32
+
+Progress = Callable[[int, int, float | None], Any]
+"""Called after each step with the epoch, the samples done in it, and the loss."""
 
 
 @dataclass(frozen=True)
@@ -22,71 +35,148 @@ class Epoch:
     metric: float | None
 
 
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of an .npz file. InputError for any other."""
+    name = os.fspath(path)
+    if not os.path.exists(name):
+        raise InputError(f"there is no file {name!r}")
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            if not isinstance(found, np.lib.npyio.NpzFile):
+                raise InputError(f"{name!r} holds one array: make an .npz with the model's inputs by name")
+            return dict(found)
+    except IsADirectoryError as e:
+        raise InputError(f"{name!r} is a folder, not an .npz file") from e
+    except (ValueError, EOFError, KeyError, OSError, TypeError, zipfile.BadZipFile, zlib.error) as e:
+        if isinstance(e, InputError):
+            raise
+        pickled = "pickle" in str(e)
+        why = "it holds Python objects, which are not loaded" if pickled else str(e) or "it is damaged"
+        raise InputError(f"{name!r} is no .npz file of numeric arrays: {why}") from e
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """Named arrays with samples along their first axis, all as many."""
+    """Named arrays with samples along their first axis, all as many. Arrays without axes belong to every sample."""
 
     arrays: Mapping[str, Array]
 
     def __post_init__(self) -> None:
-        sizes = {name: a.shape[0] if a.ndim else 0 for name, a in self.arrays.items()}
+        sizes = {name: len(a) for name, a in self.arrays.items() if a.ndim}
         if not sizes or min(sizes.values()) == 0:
             raise InputError(f"no samples in the data: arrays need a first axis of samples, there are {sizes}")
         if len(set(sizes.values())) > 1:
             raise InputError(f"arrays of different numbers of samples: {sizes}")
 
     def __len__(self) -> int:
-        return len(next(iter(self.arrays.values())))
+        return next(len(a) for a in self.arrays.values() if a.ndim)
 
-    def only(self, names: set[str]) -> Dataset:
-        """The arrays of these names. InputError names those that are missing or of no use."""
-        missing, extra = sorted(names - set(self.arrays)), sorted(set(self.arrays) - names)
-        if missing:
-            unused = f" (unused: {', '.join(map(repr, extra))})" if extra else ""
-            raise InputError(f"the data has no array {', '.join(map(repr, missing))}{unused}")
-        return Dataset({n: a for n, a in self.arrays.items() if n in names})
-
-    def batches(self, size: int, order: Array | None = None) -> Iterator[dict[str, Array]]:
-        """Batches of `size` samples, in `order`; the last may be smaller."""
-        for start in range(0, len(self), size):
-            rows = slice(start, start + size) if order is None else order[start : start + size]
-            yield {n: np.ascontiguousarray(a[rows]) for n, a in self.arrays.items()}
+    def rows(self, rows: Array) -> dict[str, Array]:
+        """Some of the samples."""
+        return {n: a[rows] if a.ndim else a for n, a in self.arrays.items()}
 
 
-def train(
-    step: StepFunction,
-    data: Dataset,
-    *,
-    epochs: int,
-    batch: int,
-    seed: int = 0,
-    whole_batches: bool = False,
-    evaluate: Callable[[], float | None] | None = None,
-    progress: Callable[[int, int, float | None], Any] | None = None,
-) -> Iterator[Epoch]:
-    """Train, and yield after each epoch.
+class Trainer:
+    """A step function with the arrays that it trains on, `batch` samples at a time.
 
-    The order of samples is drawn anew for each epoch, from `seed`. whole_batches: leave out what does not fill a
-    batch, for a model of fixed batch size. progress(epoch, samples done, loss) is called after each step.
+    data: one array for each input of the step; arrays may be of another type that loses nothing of their kind.
+    evaluation: the inputs of inference, and the label: one input of the algorithm alone. batch: by default the model's
+    fixed size, or 32; the last batch of an epoch may be smaller where the size is not fixed, else it is left out.
+    dims: of symbols that do not count samples. Other arguments as for `compiler.compile`. unused: arrays of the data
+    that the model does not take. InputError: data that does not fit the model. CompileError.
     """
-    if whole_batches and len(data) < batch:
-        raise InputError(f"{len(data)} samples do not fill one batch of {batch}, the model's fixed batch size")
-    random = np.random.default_rng(seed)
-    for number in range(1, epochs + 1):
-        order = random.permutation(len(data))
-        if whole_batches:
-            order = order[: len(data) // batch * batch]
-        total, done = 0.0, 0
-        loss: float | None = None
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
-            outputs = step({n: np.ascontiguousarray(a[rows]) for n, a in data.arrays.items()})
-            loss = _loss(outputs)
-            total += (loss if loss is not None else 0.0) * len(rows)
-            done += len(rows)
-            if progress is not None:
-                progress(number, done, loss)
-        yield Epoch(number, total / done if loss is not None else None, evaluate() if evaluate else None)
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        data: Mapping[str, Array],
+        evaluation: Mapping[str, Array] | None = None,
+        *,
+        batch: int | None = None,
+        dims: Mapping[str, int] | None = None,
+        threads: int = 1,
+        seed: int = 0,
+        algorithm: int | None = None,
+    ) -> None:
+        source = load(model)
+        inputs = source.inputs_of("step", algorithm)
+        if not source.algorithms:
+            raise InputError("the model has no training_info: there is nothing to train")
+        self._data = _dataset(data, inputs, source, "the data")
+        self.unused = sorted(set(data) - set(inputs))
+        self._seed = seed
+        known = dict(dims or {})
+        self.batch, self._whole = _batch_size([inputs[n] for n in self._data.arrays], known, batch)
+        work = Specializations(source, Options(known, {}, threads, seed, algorithm))
+        self.step = StepFunction(work, work.initial())
+        self._evaluation: _Evaluation | None = None
+        if evaluation is not None:
+            self._evaluation = _Evaluation(self.step, evaluation, source, self.batch, algorithm)
+
+    @property
+    def samples(self) -> int:
+        """Samples of an epoch."""
+        return len(self._data) // self.batch * self.batch if self._whole else len(self._data)
+
+    @property
+    def metric_name(self) -> str:
+        """What `Epoch.metric` is."""
+        return self._evaluation.name if self._evaluation else "metric"
+
+    def run(self, epochs: int, progress: Progress | None = None) -> Iterator[Epoch]:
+        """Train, and yield after each epoch. The order of samples is drawn anew for each, from the seed."""
+        if self.samples == 0:
+            raise InputError(f"{len(self._data)} samples do not fill one batch of {self.batch}, the model's fixed size")
+        random = np.random.default_rng(self._seed)
+        for number in range(1, epochs + 1):
+            order = random.permutation(len(self._data))[: self.samples]
+            total, done = 0.0, 0
+            loss: float | None = None
+            for start in range(0, len(order), self.batch):
+                rows = order[start : start + self.batch]
+                loss = _loss(self.step(self._data.rows(rows)))
+                total += (loss if loss is not None else 0.0) * len(rows)
+                done += len(rows)
+                if progress is not None:
+                    progress(number, done, loss)
+            metric = self._evaluation() if self._evaluation else None
+            yield Epoch(number, total / done if loss is not None else None, metric)
+
+
+def _dataset(arrays: Mapping[str, Array], inputs: Mapping[str, InputType], source: Source, what: str) -> Dataset:
+    """The arrays of these inputs, in the model's types. InputError: some are missing or do not fit."""
+    missing = sorted(n for n in inputs if n not in arrays and n not in source.defaults)
+    if missing:
+        unused = sorted(set(arrays) - set(inputs))
+        unused_text = f" (of no use are {', '.join(map(repr, unused))})" if unused else ""
+        raise InputError(f"{what} has no array {', '.join(map(repr, missing))}{unused_text}")
+    found = {}
+    for name, t in inputs.items():
+        if name not in arrays:
+            continue
+        a = held(arrays[name], t.dtype)
+        if a is None:
+            raise InputError(
+                f"array {name!r} of {what} is {arrays[name].dtype}: the model takes {NUMPY[t.dtype]}, "
+                "which cannot hold its values"
+            )
+        if a.ndim != len(t.dims):
+            raise InputError(f"array {name!r} of {what} has shape {list(a.shape)}: the model takes {t}")
+        found[name] = a
+    return Dataset(found)
+
+
+def _batch_size(types: Sequence[InputType], dims: dict[str, int], batch: int | None) -> tuple[int, bool]:
+    """Samples of a step, and whether that is fixed. InputError: the model and the caller want different ones."""
+    first = {d if isinstance(d, int) else dims.get(d) for t in types for d in t.dims[:1]}
+    fixed = {n for n in first if n is not None}
+    if len(fixed) > 1:
+        raise InputError(f"the model takes different numbers of samples of its inputs: {sorted(fixed)}")
+    for size in fixed:
+        if batch not in (None, size):
+            raise InputError(f"the model's batch size is fixed at {size}: train with --batch {size}")
+        return size, True
+    return batch or DEFAULT_BATCH, False
 
 
 def _loss(outputs: Mapping[str, Array]) -> float | None:
@@ -96,34 +186,55 @@ def _loss(outputs: Mapping[str, Array]) -> float | None:
     return None if name is None else float(outputs[name].reshape(()))
 
 
-@dataclass(frozen=True)
-class Metric:
-    """Accuracy of integer labels against scores with one more axis (classes at axis 1), or mean absolute error."""
+class _Evaluation:
+    """Accuracy of integer labels against scores with one more axis (classes at axis 1), or mean absolute error.
 
-    label: str
-    accuracy: bool
+    Of the first output of inference, over all samples.
+    """
 
-    @property
-    def name(self) -> str:
-        return "accuracy" if self.accuracy else "mean absolute error"
+    def __init__(
+        self, step: StepFunction, arrays: Mapping[str, Array], source: Source, batch: int, algorithm: int | None
+    ) -> None:
+        inference, what = source.inputs_of("infer", algorithm), "the evaluation data"
+        labels = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in inference and n in arrays}
+        if len(labels) != 1:
+            found = f"it has {', '.join(map(repr, labels))}" if labels else "it has none"
+            raise InputError(f"{what} needs one label, an input of the training algorithm alone: {found}")
+        self._label = next(iter(labels))
+        self._data = _dataset(arrays, inference | labels, source, what)
+        self._inference = sorted(set(inference) & set(self._data.arrays))
+        self._step, self._batch = step, batch
+        wanted, output = self._data.arrays[self._label], self._outputs(0)
+        count = len(output)
+        if wanted.dtype.kind in "iu" and output.ndim == wanted.ndim + 1 and output.shape[1] > 1:
+            self.name = "accuracy"
+        elif output.size == wanted[:count].size:
+            self.name = "mean absolute error"
+        else:
+            raise InputError(
+                f"{what}: label {self._label!r} of shape {list(wanted.shape)} cannot be compared with an output of "
+                f"shape {list(output.shape)}"
+            )
 
-    def __call__(self, step: StepFunction, data: Dataset, inputs: set[str], batch: int) -> float:
-        """The metric of the inference graph's first output, over all samples."""
+    def _outputs(self, start: int) -> Array:
+        """First output of inference for a batch of samples. All batches are of one size: the last one is filled up."""
+        rows = np.minimum(np.arange(start, start + self._batch), len(self._data) - 1)
+        given = self._data.rows(rows)
+        output = next(iter(self._step.infer({n: given[n] for n in self._inference}).values()))
+        if output.ndim == 0 or len(output) != self._batch:
+            raise InputError(
+                f"the model's first output has shape {list(output.shape)} for {self._batch} samples: it cannot be "
+                "compared with labels"
+            )
+        return output[: len(self._data) - start]
+
+    def __call__(self) -> float:
         total = count = 0.0
-        for rows in data.batches(batch):
-            output = next(iter(step.infer({n: a for n, a in rows.items() if n in inputs}).values()))
-            wanted = rows[self.label]
-            if self.accuracy:
+        for start in range(0, len(self._data), self._batch):
+            output, wanted = self._outputs(start), self._data.arrays[self._label][start : start + self._batch]
+            if self.name == "accuracy":
                 total += float((output.argmax(1) == wanted).sum())
             else:
-                total += float(np.abs(output.reshape(wanted.shape) - wanted).sum())
+                total += float(np.abs(output.reshape(wanted.shape).astype(np.float64) - wanted).sum())
             count += wanted.size
         return total / count
-
-
-def choose_metric(labels: set[str], data: Dataset) -> Metric | None:
-    """A metric for the one label among the data's arrays; None if there is none, or more than one."""
-    found = [n for n in data.arrays if n in labels]
-    if len(found) != 1:
-        return None
-    return Metric(found[0], data.arrays[found[0]].dtype.kind in "iu")

@@ -52,6 +52,40 @@ def named(names: Sequence[str] = HOSTILE, factor: float = 0.5) -> onnx.ModelProt
     return model
 
 
+TYPES = (
+    "float", "double", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "bool",
+)  # fmt: skip
+
+
+def swapped() -> onnx.ModelProto:
+    """For each element type two variables [2, 2], which a step swaps; inference gives the first of each."""
+    start, outputs, update = [], [], []
+    for k, t in enumerate(TYPES):
+        number = TensorProto.DataType.Value(t.upper())
+        for which in "ab":
+            values = (
+                np.full((2, 2), (k + (which == "b")) % 2) if t == "bool" else np.full((2, 2), k + 100 * (which == "b"))
+            )
+            array = values.astype(helper.tensor_dtype_to_np_dtype(number))
+            start.append(numpy_helper.from_array(array, f"{t}.{which}"))
+        outputs.append(helper.make_tensor_value_info(f"{t}.out", number, [2, 2]))
+        update += [(f"{t}.a", f"{t}.b"), (f"{t}.b", f"{t}.a")]
+    nodes = [helper.make_node("Identity", [f"{t}.a"], [f"{t}.out"]) for t in TYPES]
+    inference = helper.make_graph(nodes, "swapped", [], outputs, start)
+    model = helper.make_model(inference, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    renamed = [(v, f"{new}.next") for v, new in update]
+    moves = [helper.make_node("Identity", [new], [f"{new}.next"]) for _, new in update]
+    shapes = [
+        helper.make_tensor_value_info(f"{t}.{w}.next", TensorProto.DataType.Value(t.upper()), [2, 2])
+        for t in TYPES
+        for w in "ab"
+    ]
+    algorithm = helper.make_graph(moves, "swap", [], shapes)
+    model.training_info.append(helper.make_training_info(algorithm, renamed, None, None))
+    return model
+
+
 def inference_only() -> onnx.ModelProto:
     """y = x + the constant 0 1 2 3, without any state."""
     graph = helper.make_graph(

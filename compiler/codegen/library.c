@@ -139,8 +139,13 @@ int onnxc_step(onnxc_model *model) { return run(model, STEP); }
 int onnxc_infer(onnxc_model *model) { return run(model, INFER); }
 #endif
 
+static void set_state(onnxc_model *m, int state, int64_t value) {
+    if (state >= 0) memcpy(onnxc_data(m, ONNXC_STATES, (size_t)state), &value, sizeof value);
+}
+
 int onnxc_initialize(onnxc_model *model, int64_t seed) {
-    if (SEED_STATE >= 0) memcpy(onnxc_data(model, ONNXC_STATES, (size_t)SEED_STATE), &seed, sizeof seed);
+    set_state(model, SEED_STATE, seed);
+    set_state(model, STEP_STATE, 0);
     return INITIALIZE < 0 ? ONNXC_OK : run(model, INITIALIZE < 0 ? 0 : INITIALIZE);
 }
 

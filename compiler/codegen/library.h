@@ -96,7 +96,8 @@ int onnxc_step(onnxc_model *model);
 int onnxc_infer(onnxc_model *model);
 #endif
 
-/* Run the model's initialization graph, if it has one; seed: of random numbers, there and in later steps. */
+/* Run the model's initialization graph, if it has one, and begin the stream of random numbers anew; seed: of these
+ * numbers, there and in later steps, not negative. */
 int onnxc_initialize(onnxc_model *model, int64_t seed);
 
 /* What a code means, in English; never NULL. */

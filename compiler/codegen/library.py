@@ -1,4 +1,4 @@
-"""A program as a native shared library with a C interface: the objects of the JIT, linked by the system's C compiler."""
+"""A program as a native shared library with a C interface: the JIT's objects, linked by the system's C compiler."""
 
 from __future__ import annotations
 

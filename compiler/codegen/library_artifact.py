@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from compiler.errors import ArtifactError, BuildError
 from compiler.ir.dump import dump
 from compiler.ir.graph import Program
 from compiler.ir.types import AnyArray
+from compiler.runtime.arguments import as_array
 from compiler.runtime.artifact import (
     INFERENCE,
     IR,
@@ -60,16 +60,13 @@ def write_artifact(recipe: Recipe, folder: Path) -> None:
     folder = Path(os.path.realpath(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+            part = Path(scratch, "new")
+            part.mkdir()
+            _fill(recipe, part)
+            _publish(part, folder, Path(scratch, "old"))
     except OSError as e:
         raise BuildError(f"cannot write {str(folder)!r}: {e}") from e
-    try:
-        part = scratch / "new"
-        part.mkdir()
-        _fill(recipe, part)
-        _publish(part, folder, scratch / "old")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -87,7 +84,7 @@ def check_replaceable(folder: Path) -> None:
         raise BuildError(f"{str(folder)!r} exists and is no artifact: choose another folder, or remove it") from e
     if foreign := sorted(found - set(manifest.files) - {MANIFEST}):
         raise BuildError(
-            f"{str(folder)!r} has files that are not of the artifact, as {foreign[0]!r}: move them, or choose another folder"
+            f"{str(folder)!r} has files beside the artifact's, as {foreign[0]!r}: move them, or choose another folder"
         )
 
 
@@ -97,14 +94,15 @@ def _publish(part: Path, folder: Path, old: Path) -> None:
         if folder.exists():
             os.rename(folder, old)
         os.rename(part, folder)
-    except OSError as e:
+    except BaseException:
         if old.exists() and not folder.exists():
             os.rename(old, folder)
-        raise BuildError(f"cannot write {str(folder)!r}: {e}") from e
+        raise
 
 
 def _fill(r: Recipe, folder: Path) -> None:
-    save_state(folder / WEIGHTS, r.initial)
+    initial = {s.name: as_array(f"state {s.name!r}", r.initial[s.name], s.dtype) for s in r.states}
+    save_state(folder / WEIGHTS, initial)
     built = build_library(
         r.program, r.states, folder / WEIGHTS, folder, name=r.name, title=r.program.step.name, version=r.version,
         target=r.target, threads=r.threads, cc=r.cc,
@@ -114,7 +112,7 @@ def _fill(r: Recipe, folder: Path) -> None:
     export = None
     if r.inference is not None:
         (folder / INFERENCE).write_bytes(r.inference)
-        export = places(r.inference, r.initial)
+        export = places(r.inference, initial)
     manifest = Manifest(
         name=r.name,
         library=built.library.name,

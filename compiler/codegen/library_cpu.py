@@ -97,7 +97,7 @@ def architecture(t: Target) -> str:
 
 
 def required(t: Target) -> tuple[Feature, ...]:
-    """What a CPU must have to run code for a target; on other architectures than x86-64 nothing is known, nor checked."""
+    """What a CPU must have to run code for a target. Of other architectures than x86-64 nothing is known."""
     if architecture(t) != "x86_64":
         return ()
     have = {name[1:] for name in t.features.split(",") if name.startswith("+")}

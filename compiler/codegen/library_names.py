@@ -50,7 +50,7 @@ def literal_of_bytes(data: bytes, width: int = 100) -> str:
 
 def escaped(text: str) -> str:
     """What stands between the quotes of `literal`; inside a comment it cannot end it."""
-    return "".join(map(_escape, text.encode("utf-8", "surrogatepass")))
+    return "".join(map(_escape, text.encode()))
 
 
 def _escape(b: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from compiler.codegen.library_cpu import Feature
 from compiler.codegen.library_names import Identifiers, escaped, literal, literal_of_bytes
 from compiler.runtime.layout import NUMPY, Layout, Slot
-from compiler.runtime.step import SEED
+from compiler.runtime.step import SEED, STEP
 
 ROLES = ("step", "infer", "initialize")
 """Graphs of a model, by their numbers in the C interface."""
@@ -161,11 +161,11 @@ def code(c: Contents) -> str:
 
 def _numbers(c: Contents) -> list[str]:
     index = {g.role: i for i, g in enumerate(c.graphs)}
-    seed = next((i for i, s in enumerate(c.states) if s.name == SEED), -1)
+    states = {s.name: i for i, s in enumerate(c.states)}
     return [
         f"#define GRAPHS {len(c.graphs)}",
         f"enum {{ {', '.join(f'{role.upper()} = {index.get(role, -1)}' for role in ROLES)} }};",
-        f"enum {{ SEED_STATE = {seed} }};",
+        f"enum {{ SEED_STATE = {states.get(SEED, -1)}, STEP_STATE = {states.get(STEP, -1)} }};",
         f"static const size_t STATE_BYTES = {max(g.layout.state_bytes for g in c.graphs)};",
         f"static const size_t STATES = {len(c.states)};",
         "",
@@ -190,8 +190,8 @@ def _graphs(c: Contents) -> list[str]:
             "",
         ]
         rows.append(
-            f"    {{{g.symbol}, {g.constants}, {a.arena_bytes}, {len(a.table_values)}, {g.role}_blocks, {g.role}_values, "
-            f"{a.status}, {first}}},"
+            f"    {{{g.symbol}, {g.constants}, {a.arena_bytes}, {len(a.table_values)}, "
+            f"{g.role}_blocks, {g.role}_values, {a.status}, {first}}},"
         )
         first += len(a.messages)
     worker, run = c.pool
@@ -237,7 +237,7 @@ def _arrays(c: Contents) -> list[str]:
             file = "NULL, 0, NULL"
             if group.prefix == "state":
                 stored = c.stored[i]
-                file = f"{literal(stored.name)}, {len(stored.name.encode('utf-8', 'surrogatepass'))}, {literal(stored.dtype)}"
+                file = f"{literal(stored.name)}, {len(stored.name.encode())}, {literal(stored.dtype)}"
             lines.append(f"    {{{{{what}, (const int64_t[]){{{shape}}}}}, {s.block}, {s.offset}, {file}}},")
         lines += ["};", ""]
         rows.append(f"    {{{group.prefix}s, {len(group.slots)}, {group.graph}}},")

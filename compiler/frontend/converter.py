@@ -16,6 +16,14 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 from compiler.ir.proto import CANONICAL_OPSET
 
 _REMEMBERED = 10_000
+_REFUSALS = (
+    onnx.version_converter.ConvertError,
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    RuntimeError,
+    ValueError,
+)
+"""What the converter raises."""
 
 
 @dataclass
@@ -83,7 +91,7 @@ def _convert(requests: Sequence[Request]) -> list[list[NodeProto]] | Failure:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", requests[0].opset)])
     try:
         converted = onnx.version_converter.convert_version(model, CANONICAL_OPSET).graph
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as e:
+    except _REFUSALS as e:
         return Failure(str(e).strip().split("\n")[0] or type(e).__name__)
     return _distribute(converted, requests)
 

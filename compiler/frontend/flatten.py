@@ -10,9 +10,10 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorPro
 from compiler.frontend.functions import Key, instantiate, key_of
 from compiler.frontend.gradient import make_explicit
 from compiler.frontend.report import Report
+from compiler.frontend.schema import opset_of, tag, well_formed
 from compiler.frontend.types import InputType, input_type
-from compiler.frontend.upgrade import infer_facts, opset_of, tag, upgrade
-from compiler.frontend.walk import attribute_tensors, bodies, node_name
+from compiler.frontend.upgrade import infer_facts, upgrade
+from compiler.frontend.walk import bodies, node_name
 from compiler.frontend.weights import Tensors, Weight
 from compiler.ir.known import KNOWN_LIMIT
 from compiler.ir.proto import tensor_to_proto
@@ -66,7 +67,7 @@ def flatten(
     nodes = make_explicit(nodes, [*flat.inputs, *flat.weights], report)
     names = _Names(nodes, [*flat.inputs, *flat.weights])
     nodes = _inline(nodes, opset, functions, names)
-    nodes = _hoist(nodes, flat, tensors)
+    nodes = well_formed(_hoist(nodes, flat, tensors), opset, report)
     constants = {
         v: tensor_to_proto(w.tensor, v)
         for v, w in flat.weights.items()
@@ -111,18 +112,8 @@ def _private(node: NodeProto, tensors: Tensors) -> NodeProto:
     """A copy of a node that holds all its data."""
     copy = NodeProto()
     copy.CopyFrom(node)
-    _embed([copy], tensors)
+    tensors.embed([copy])
     return copy
-
-
-def _embed(nodes: Iterable[NodeProto], tensors: Tensors) -> None:
-    for node in nodes:
-        for t in attribute_tensors(node):
-            tensors.embed(t)
-        for _, g in bodies(node):
-            for t in g.initializer:
-                tensors.embed(t)
-            _embed(g.node, tensors)
 
 
 def _inline(

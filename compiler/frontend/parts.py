@@ -78,7 +78,7 @@ def _read_weights(graph: GraphProto, tensors: Tensors, where: str) -> Weights:
 def read_parts(model: ModelProto, initializers: Initializers, tensors: Tensors, report: Report) -> Parts:
     """The parts of a model that has passed the structural checks."""
     opset = _opset(model.opset_import)
-    functions = _functions(model, opset, report)
+    functions = _functions(model, opset, tensors, report)
     bound = {b.key for info in model.training_info for b in (*info.update_binding, *info.initialization_binding)}
 
     def flat(name: str, graphs: list[GraphProto], weights: Weights) -> Flat:
@@ -107,7 +107,7 @@ def _opset(imports: Iterable[OperatorSetIdProto]) -> int:
     return next((o.version for o in imports if o.domain in ("", "ai.onnx")), 0)
 
 
-def _functions(model: ModelProto, opset: int, report: Report) -> Functions:
+def _functions(model: ModelProto, opset: int, tensors: Tensors, report: Report) -> Functions:
     bodies: dict[Key, FunctionProto] = {}
     opsets: dict[Key, int] = {}
     for f in model.functions:
@@ -117,6 +117,7 @@ def _functions(model: ModelProto, opset: int, report: Report) -> Functions:
         nodes = make_explicit(f.node, f.input, report, f"function {f.name!r}")
         del copy.node[:]
         copy.node.extend(nodes)
+        tensors.embed(copy.node)
         bodies[key], opsets[key] = copy, _opset(f.opset_import) or opset
     return Functions(bodies, opsets)
 

@@ -32,6 +32,17 @@ class ProgramBuilder:
             return Program(self._plain())
         return Program(self._step(), self._infer(), self._initialize())
 
+    def graph(self, role: str) -> Graph:
+        """One of them; that of a model without algorithms is its step and its inference. KeyError: there is none."""
+        if role == "initialize":
+            found = self._initialize()
+            if found is None:
+                raise KeyError(role)
+            return found
+        if not self._algorithms:
+            return self._plain()
+        return {"step": self._step, "infer": self._infer}[role]()
+
     def _reading(self, name: str) -> tuple[Builder, Reading]:
         b = Builder(name)
         reading = Reading(b, self._binding, self._report)

@@ -16,10 +16,10 @@ class Report:
         self._problems: dict[Problem, bool] = {}
         self.stop = False
 
-    def malformed(self, what: str, where: str = "", remedy: str = "") -> None:
-        """Add a breach of the standard."""
+    def malformed(self, what: str, where: str = "", remedy: str = "", stop: bool = True) -> None:
+        """Add a breach of the standard. stop: see the class."""
         self._problems.setdefault(Problem(what, where, remedy), True)
-        self.stop = True
+        self.stop = self.stop or stop
 
     def unsupported(self, what: str, where: str = "", remedy: str = "") -> None:
         """Add something that onnxc does not do."""

@@ -13,18 +13,18 @@ from compiler.frontend.build import Binding
 from compiler.frontend.files import Model, read_model
 from compiler.frontend.flatten import Flat
 from compiler.frontend.gradient import check_gradients
-from compiler.frontend.parts import Initializers, Parts, read_parts
+from compiler.frontend.parts import Algorithm, Initializers, Parts, read_parts
 from compiler.frontend.program import ProgramBuilder
 from compiler.frontend.report import Report
 from compiler.frontend.structure import check_structure
 from compiler.frontend.training import check_training
 from compiler.frontend.types import InputType
 from compiler.frontend.weights import Tensors, Weight
-from compiler.ir.graph import Program
+from compiler.ir.graph import Graph, Program
 from compiler.ir.types import AnyArray, Tensor
 from compiler.ir.verify import verify
 
-_TRIED_SIZES = (2, 32, 224)
+TRIED_SIZES = (2, 32, 224)
 """What `check` puts for a symbol: small ones are quick, images must not vanish between convolutions."""
 
 
@@ -53,14 +53,15 @@ class NeedsStatic(UnsupportedError):
 class Source:
     """A model that has been read and checked, as far as that goes without static shapes.
 
-    model: the message that was given. inputs: type of every input of the inference graph and of the algorithms, but of
-    variables; those with a default value are in `defaults` as well. symbols: symbolic dims of the inputs, in order.
-    algorithm_names: what the TrainingInfoProtos are called. initializers: all, by the names that they have in programs.
-    variables: those that the bindings name.
+    model: the message that was given. tensors: reads what it holds in other files. inputs: type of every input of the
+    inference graph and of the algorithms, but of variables; those with a default value are in `defaults` as well.
+    symbols: symbolic dims of the inputs, in order. algorithm_names: what the TrainingInfoProtos are called.
+    initializers: all, by the names that they have in programs. variables: those that the bindings name.
     """
 
-    def __init__(self, model: onnx.ModelProto, parts: Parts):
+    def __init__(self, model: onnx.ModelProto, parts: Parts, tensors: Tensors):
         self.model = model
+        self.tensors = tensors
         self._parts = parts
         self.algorithm_names = tuple(a.name for a in parts.algorithms)
         self.variables = tuple(dict.fromkeys(s for a in parts.algorithms for s in a.states.values()))
@@ -102,16 +103,70 @@ class Source:
         InputError for arguments that do not fit the model. NeedsDims, NeedsStatic. Or all problems in one ModelError
         or UnsupportedError.
         """
-        parts = self._parts
+        work, report = self._builder("step", dims or {}, static or {}, algorithm, fed)
+        program = work.build()
+        self._finish(program.graphs().values(), work, report)
+        return program
+
+    def graph(
+        self,
+        role: str,
+        dims: Mapping[str, int] | None = None,
+        static: Mapping[str, AnyArray] | None = None,
+        algorithm: int | None = None,
+        fed: Collection[str] = (),
+    ) -> Graph:
+        """One graph of a program ("step", "infer" or "initialize"); only symbols that it uses must be bound.
+
+        Arguments and errors as for `program`. A model without training_info infers with its step. KeyError: no
+        initialization.
+        """
+        work, report = self._builder(role, dims or {}, static or {}, algorithm, fed)
+        graph = work.graph(role)
+        self._finish([graph], work, report)
+        return graph
+
+    def inputs_of(self, role: str, algorithm: int | None = None) -> dict[str, InputType]:
+        """The inputs that one of the graphs may have. InputError: no such algorithm."""
+        names = [v for flat in self._flats(role, algorithm) for v in flat.inputs]
+        return {v: self.inputs[v] for v in names if v in self.inputs}
+
+    def variables_of(self, algorithm: int | None = None) -> tuple[str, ...]:
+        """The variables that are states if this algorithm runs, or all. InputError: no such algorithm."""
+        return tuple(dict.fromkeys(s for a in self._chosen(algorithm) for s in a.states.values()))
+
+    def initializes(self, algorithm: int | None = None) -> bool:
+        """Whether a program has an initialization graph. InputError: no such algorithm."""
+        return any(a.initial_updates for a in self._chosen(algorithm))
+
+    def _chosen(self, algorithm: int | None) -> list[Algorithm]:
         if algorithm is not None and not 0 <= algorithm < self.algorithms:
             raise InputError(f"there is no algorithm {algorithm}: the model has {self.algorithms}")
-        chosen = [a for i, a in enumerate(parts.algorithms) if algorithm in (None, i)]
-        binding = self._bind([a.flat for a in chosen] or [parts.inference], dims or {}, static or {}, fed)
+        return [a for i, a in enumerate(self._parts.algorithms) if algorithm in (None, i)]
+
+    def _flats(self, role: str, algorithm: int | None) -> list[Flat]:
+        """What a graph is made of."""
+        chosen = self._chosen(algorithm)
+        if role == "initialize":
+            return []
+        return [self._parts.inference] if role == "infer" or not chosen else [a.flat for a in chosen]
+
+    def _builder(
+        self,
+        role: str,
+        dims: Mapping[str, int],
+        static: Mapping[str, AnyArray],
+        algorithm: int | None,
+        fed: Collection[str],
+    ) -> tuple[ProgramBuilder, Report]:
+        binding = self._bind(self._flats(role, algorithm), dims, static, fed)
         report = Report()
-        work = ProgramBuilder(parts, chosen, binding, report)
-        program = work.build()
+        return ProgramBuilder(self._parts, self._chosen(algorithm), binding, report), report
+
+    def _finish(self, graphs: Iterable[Graph], work: ProgramBuilder, report: Report) -> None:
+        """Raise what is wrong with graphs that were built."""
         fatal = any(r.fatal for r in work.readings)
-        for g in program.graphs().values():
+        for g in graphs:
             try:
                 verify(g)
             except VerifyError as e:
@@ -122,7 +177,6 @@ class Source:
             if fatal:
                 raise report.error()
             raise NeedsStatic(report.problems, dict.fromkeys(v for r in work.readings for v in r.needs))
-        return program
 
     def _bind(
         self, flats: Iterable[Flat], dims: Mapping[str, int], static: Mapping[str, AnyArray], fed: Collection[str]
@@ -198,7 +252,7 @@ def check(
     if source is None:
         return list(report.problems)
     found: list[tuple[Problem, ...]] = []
-    for size in _TRIED_SIZES:
+    for size in TRIED_SIZES:
         try:
             source.program(dict.fromkeys(source.symbols, size) | dict(dims or {}), static)
         except NeedsStatic:
@@ -224,4 +278,4 @@ def _load(model: Model) -> tuple[Source | None, Report]:
         check_gradients(proto, report)
         return None, report
     parts = read_parts(proto, initializers, tensors, report)
-    return (None if report.stop else Source(proto, parts)), report
+    return (None if report.stop else Source(proto, parts, tensors)), report

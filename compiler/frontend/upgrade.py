@@ -16,25 +16,12 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 from compiler.frontend.adapters import adapt
 from compiler.frontend.converter import Failure, Request, convert
 from compiler.frontend.report import Report
+from compiler.frontend.schema import opset_of
 from compiler.frontend.walk import bodies, node_name, where_node
 from compiler.ir.proto import CANONICAL_OPSET, OPSETS
 
 OLDEST_OPSET = 7
 """The oldest ai.onnx opset that can be read (before it, broadcasting was an attribute of each op)."""
-
-_TAG = "onnxc.opset."
-
-
-def tag(node: NodeProto, opset: int) -> None:
-    """Mark a node of ai.onnx as one of another opset than its graph's (it comes from a function)."""
-    node.domain = f"{_TAG}{opset}"
-
-
-def opset_of(node: NodeProto, default: int) -> int | None:
-    """The opset of a node of ai.onnx; None for other domains. default: that of the graph it is in."""
-    if node.domain.startswith(_TAG):
-        return int(node.domain.removeprefix(_TAG))
-    return default if node.domain in ("", "ai.onnx") else None
 
 
 @dataclass
@@ -83,7 +70,7 @@ def infer_facts(
 def upgrade(
     nodes: Iterable[NodeProto], opset: int, facts: Facts, fresh: Callable[[str], str], report: Report
 ) -> list[NodeProto]:
-    """The nodes at the canonical opset. Those that cannot be upgraded are reported, and left out."""
+    """Well-formed nodes, at the canonical opset. Those that cannot be upgraded are reported, and left out."""
     work = _Upgrade(opset, facts, fresh, report)
     pieces = work.walk(nodes)
     work.convert()

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from onnx import SparseTensorProto, TensorProto
+from onnx import NodeProto, SparseTensorProto, TensorProto
 
 from compiler.errors import ModelError, Problem
 from compiler.frontend.report import Report
+from compiler.frontend.walk import attribute_tensors, bodies
 from compiler.ir.proto import element_type_name, tensor_from_proto
 from compiler.ir.types import AnyArray, Tensor, TensorType, dtype_from_onnx, numpy_dtype
 
@@ -96,8 +97,17 @@ class Tensors:
             return None
         return Weight(s.values.name, found, lambda: _densify(found, values.tensor.array, indices.tensor.array, where))
 
-    def embed(self, t: TensorProto) -> None:
-        """Put external data into the message, for the small tensors that stay in nodes."""
+    def embed(self, nodes: Iterable[NodeProto]) -> None:
+        """Put external data into the messages, for tensors that stay in nodes: attributes, and nested initializers."""
+        for node in nodes:
+            for t in attribute_tensors(node):
+                self._embed(t)
+            for _, g in bodies(node):
+                for t in g.initializer:
+                    self._embed(t)
+                self.embed(g.node)
+
+    def _embed(self, t: TensorProto) -> None:
         if t.data_location == TensorProto.EXTERNAL and (w := self.weight(t, f"tensor {t.name!r}")) is not None:
             t.raw_data = w.tensor.array.tobytes()
             del t.external_data[:]

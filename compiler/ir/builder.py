@@ -17,7 +17,7 @@ BodyFunction = Callable[["Builder", Sequence[str], Mapping[str, Attr]], Sequence
 """Emits the definition of an op into a builder: (builder, inputs ('' if absent), attributes) -> outputs."""
 
 INTERNAL_OPS: dict[str, BodyFunction] = {}
-"""The ops of domain onnxc, by full name: their definition as standard nodes. Filled by `compiler.ir.bodies`."""
+"""Ops of domain onnxc, and standard ops that ONNX defines badly or not at all: their definition by other ops."""
 
 GRADIENT = f"{TRAINING_DOMAIN}.Gradient"
 

@@ -44,6 +44,8 @@ def _stft(node: Node, types: Sequence[TensorType | None], known: Known) -> Tenso
     signal, window = types[0], types[2] if len(types) > 2 else None
     if signal is None or not node.attr("onesided", default("STFT", "onesided")):
         return None
+    if any(known[i].size != 1 for i in (1, 3) if i in known) or signal.rank < 2:
+        return None
     length = int(known[3].item()) if 3 in known else window.size if window else 0
     step = int(known[1].item()) if 1 in known else 0
     if length < 1 or step < 1 or signal.shape[1] < length:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from compiler.ir.graph import Attr, Graph, Node, Origin, Program
-from compiler.ir.literals import ABSENT, INLINE_LIMIT, elements_text, float_text, name_text, string_text
+from compiler.ir.literals import ABSENT, INLINE_LIMIT, elements_text, float_text, name_text, phrase_text, string_text
 from compiler.ir.types import Tensor, TensorType
 
 DIGITS = 16
@@ -118,5 +118,5 @@ def _attr(value: Attr) -> str:
 
 def _origin(origin: Origin) -> str:
     node = f" {name_text(origin.node, 'by')}" if origin.node else ""
-    rule = f" by {name_text(origin.rule)}" if origin.rule else ""
+    rule = f" by {phrase_text(origin.rule)}" if origin.rule else ""
     return f"  @{node}{rule}" if node or rule else ""

@@ -30,6 +30,11 @@ def name_text(name: str, reserved: str = ABSENT) -> str:
     return name if BARE.fullmatch(name) and name != reserved else string_text(name)
 
 
+def phrase_text(words: str) -> str:
+    """Words with single spaces between them, in quotes where one of them is no bare name."""
+    return words if all(BARE.fullmatch(word) for word in words.split(" ")) else string_text(words)
+
+
 def string_text(s: str) -> str:
     """A JSON string; of the characters outside ASCII only those that do not print are escaped."""
     inner = (c if c.isprintable() and c not in '"\\' else json.dumps(c)[1:-1] for c in s)
@@ -42,7 +47,9 @@ def float_text(x: AnyArray | np.generic | float, dtype: str = "f32") -> str:
     value, limit = float(scalar), 17 if dtype == "f64" else 9
     for digits in range(1, limit + 1):
         rounded = float(f"{value:.{digits}g}")
-        if _bits(np.asarray(rounded).astype(scalar.dtype)) == _bits(scalar):
+        with np.errstate(over="ignore"):
+            again = np.asarray(rounded).astype(scalar.dtype)
+        if _bits(again) == _bits(scalar):
             return repr(rounded)
     if np.isnan(scalar) and _bits(np.asarray(-np.float64("nan")).astype(scalar.dtype)) == _bits(scalar):
         return "-nan"

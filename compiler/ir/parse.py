@@ -238,8 +238,12 @@ class _Parser:
 
     def origin(self) -> Origin:
         node = "" if self.peek.kind == "name" and self.peek.text == "by" else self.name("the name of a node")
-        rule = self.name("the name of a rule") if self.accept("by") else ""
-        return Origin(node, rule)
+        if not self.accept("by"):
+            return Origin(node)
+        words = [self.name("the name of a rule")]
+        while self.peek.kind == "name":
+            words.append(self.next().text)
+        return Origin(node, " ".join(words))
 
     # --- types and values --------------------------------------------------------------------------------
     def type(self) -> TensorType:

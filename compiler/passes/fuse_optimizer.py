@@ -46,6 +46,7 @@ class _Schedule:
         self.position = {v: i for i, node in enumerate(graph.nodes) for v in node.results}
         self.by_result = {v: u for u in self.updates for v in u.results if v}
         self.live, self.needed = self._find_live()
+        self.hoisted = self._find_hoisted()
         self.readers: dict[str, list[int]] = {}
         for i in sorted(self.live):
             for v in dict.fromkeys(graph.nodes[i].reads):
@@ -74,11 +75,36 @@ class _Schedule:
                 pending.extend(self.graph.nodes[i].reads)
         return live, [u for u in self.updates if u in needed]
 
+    def _find_hoisted(self) -> set[int]:
+        """Positions of the arithmetic on single numbers that the steps' scalars are made of: it moves to the front.
+
+        A learning rate that depends on an iteration counter would else keep all steps waiting for the counter's place.
+        """
+        early: set[int] = set()
+        for i in sorted(self.live):
+            node = self.graph.nodes[i]
+            single = not node.bodies and all(self.graph.type(v).size == 1 for v in node.results)
+            if single and all(v not in self.position or self.position[v] in early for v in node.reads):
+                early.add(i)
+        hoisted: set[int] = set()
+        pending = [v for u in self.needed for _, scalar in u.scalars for v in scalar.values()]
+        while pending:
+            at = self.position.get(pending.pop())
+            if at in early and at not in hoisted:
+                hoisted.add(at)
+                pending.extend(self.graph.nodes[at].reads)
+        return hoisted
+
+    def place(self, value: str) -> int:
+        """The position behind which a value exists."""
+        at = self.position.get(value, -1)
+        return -1 if at in self.hoisted else at
+
     def available(self, u: Update) -> int:
         """The first position at which all operands of a step exist."""
         if any(v in self.by_result for v in u.operands()):
             return u.at  # behind another step, wherever that will be
-        return max((self.position.get(v, -1) for v in u.operands()), default=-1)
+        return max((self.place(v) for v in u.operands()), default=-1)
 
     def deadline(self, u: Update) -> int:
         """Position of the first reader of a step's results."""
@@ -122,10 +148,17 @@ class _Schedule:
 def _rebuilt(graph: Graph, schedule: _Schedule) -> Graph:
     rewrite, slots = Rewrite(graph), schedule.groups()
     emit = Emitter(rewrite.b, rewrite.names)
+    for i in sorted(schedule.hoisted):
+        rewrite.keep(graph.nodes[i])
+    for members in (group for at in sorted(slots) for group in slots[at]):
+        rewrite.b.origin = members[0].origin
+        for name, scalar in members[0].scalars:
+            if all(schedule.place(v) < 0 for v in scalar.values()):
+                emit(scalar, name)
     for members in slots.get(-1, ()):
         _emit_step(rewrite, emit, members)
     for i, node in enumerate(graph.nodes):
-        if i in schedule.live:
+        if i in schedule.live and i not in schedule.hoisted:
             rewrite.keep(with_bodies(node, fuse_optimizer))
         for members in slots.get(i, ()):
             _emit_step(rewrite, emit, members)

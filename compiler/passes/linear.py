@@ -210,11 +210,12 @@ class Linear:
         """(factor, tensor) of factor * tensor * tensor."""
         ins = node.inputs
         if node.op == "Pow" and self._fits(ins[0]) and _is(self.factor(ins[1]), 2.0):
-            f, tensor = self._stripped(ins[0])
-            return f * f, tensor
+            return ONE, ins[0]
         if node.op == "Mul" and all(map(self._fits, ins)):
+            if ins[0] == ins[1]:  # a scaled tensor as it is: the squares of scale and tensor may not be representable
+                return ONE, ins[0]
             (f, a), (g, b) = map(self._stripped, ins)
-            return (f * g, a) if a == b else None
+            return (f * g, a) if a == b and ONE in (f, g) else None
         return None
 
     def _quotient(self, node: Node) -> tuple[str, tuple[Factor, Denominator]] | None:

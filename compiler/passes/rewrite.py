@@ -12,7 +12,7 @@ from compiler.ir.types import AnyArray, Tensor
 def gradient_points(graph: Graph) -> frozenset[str]:
     """The values that Gradient nodes of this graph name: y, xs and zs.
 
-    Differentiation cuts the graph at them: a pass must neither replace them by an equal value (with h = k, `f(h) + g(k)`
+    Differentiation cuts the graph at them: a pass must neither replace them by an equal value (for h = k, `f(h) + g(k)`
     has another derivative by h than `f(h) + g(h)`) nor look through them for the constants behind.
     """
     points: set[str] = set()

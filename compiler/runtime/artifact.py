@@ -6,7 +6,6 @@ for, and the hash of every file; it is sealed by a hash of its own.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import json
@@ -14,18 +13,20 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.errors import ArtifactError, InputError, StateError
 from compiler.runtime.checkpoint import load_state
-from compiler.runtime.executable import Executable
+from compiler.runtime.executable import Code
+from compiler.runtime.files import replacing
 from compiler.runtime.layout import Layout, Slot
-from compiler.runtime.memory import Array, Block
+from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.runtime.threads import Pool, PoolCode
 
@@ -64,14 +65,22 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of the file; the last field seals the others."""
-        fields = {"format": FORMAT, **asdict(self), "graphs": {k: json.loads(g.to_json()) for k, g in self.graphs.items()}}
+        fields = {
+            "format": FORMAT,
+            **asdict(self),
+            "graphs": {k: json.loads(g.to_json()) for k, g in self.graphs.items()},
+        }
         return json.dumps({**fields, "seal": _seal(fields)}, indent=1, ensure_ascii=True)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         """The inverse. ValueError: other text, or it was changed."""
         d = json.loads(text)
-        if not isinstance(d, dict) or not isinstance(d.get("format"), str) or not d["format"].startswith("onnxc artifact"):
+        if (
+            not isinstance(d, dict)
+            or not isinstance(d.get("format"), str)
+            or not d["format"].startswith("onnxc artifact")
+        ):
             raise ValueError("it is no manifest of onnxc")
         if d["format"] != FORMAT:
             raise ValueError(f"its format is {d['format']!r}, and this onnxc reads {FORMAT!r}: build it again")
@@ -146,10 +155,10 @@ class _Library:
         address: int = self._call("entry", ctypes.c_void_p, ROLES[role])
         return address
 
-    def constants(self, role: str, nbytes: int) -> Array:
+    def constants(self, role: str, nbytes: int) -> npt.NDArray[np.uint8]:
         """A graph's constants, where they lie in the library."""
         address: int = self._call("constants", ctypes.c_void_p, ROLES[role])
-        return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def pool(self) -> PoolCode:
         """The code of the worker threads."""
@@ -157,8 +166,10 @@ class _Library:
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    """Load a library under a name that was never used: the dynamic linker takes what it has loaded under an old name,
-    even if the file is another one by now."""
+    """Load a library under a name that was never used.
+
+    Under an old name the dynamic linker gives what it has loaded before, even if the file is another one by now.
+    """
     with tempfile.TemporaryDirectory(prefix="onnxc-load-") as scratch:
         link = Path(scratch, path.name)
         os.symlink(path.resolve(), link)
@@ -178,7 +189,9 @@ class Artifact:
             raise ArtifactError(f"the artifact {str(folder)!r} is for {m.machine}, this machine is {this_machine()}")
         threads = m.threads if threads is None else threads
         if not isinstance(threads, int) or not 1 <= threads <= m.threads:
-            raise InputError(f"threads must be from 1 to {m.threads}, for which the artifact was built, not {threads!r}")
+            raise InputError(
+                f"threads must be from 1 to {m.threads}, for which the artifact was built, not {threads!r}"
+            )
         _check_files(folder, m)
         self._library = _Library(folder / m.library, m.name)
         if missing := self._library.unsupported():
@@ -186,27 +199,37 @@ class Artifact:
                 f"the artifact {str(folder)!r} is for a CPU with {missing} ({m.cpu}), which this one lacks: "
                 "build it here, or with cpu= for an older one"
             )
-        self._pool = Pool(threads, self._library.pool() if threads > 1 else None)
-        self._made: dict[str, Executable] = {}
+        self.pool = Pool(threads, self._library.pool() if threads > 1 else None)
         self.states: Sequence[Slot] = m.states
-        self.static: frozenset[str] = frozenset()
         self.initializes = "initialize" in m.graphs
 
-    def executable(self, role: str, feeds: Mapping[str, Any], fetch: tuple[str, ...], state: Block) -> Executable:
-        """See `runtime.step.Backend`. InputError: fetch of what is no output."""
-        graphs = self.manifest.graphs
-        role = role if role in graphs else "step"  # a model that only infers: its step is its inference
-        layout = graphs[role]
+    def _graph(self, role: str) -> str:
+        return role if role in self.manifest.graphs else "step"  # a model that only infers: its step is its inference
+
+    def inputs(self, role: str) -> Mapping[str, str]:
+        """See `runtime.step.Backend`, as for all that follows."""
+        return {s.name: s.dtype for s in self.manifest.graphs[self._graph(role)].inputs}
+
+    def optional(self) -> Collection[str]:
+        """None: inputs with a default value are constants."""
+        return ()
+
+    def static(self) -> Collection[str]:
+        """None: they are constants, too."""
+        return frozenset()
+
+    def code(self, role: str, feeds: Mapping[str, Array], fetch: tuple[str, ...]) -> Code:
+        """The graph's code. InputError: fetch of what is no output."""
+        role = self._graph(role)
+        layout = self.manifest.graphs[role]
         outputs = [s.name for s in layout.outputs]
         if unknown := [name for name in fetch if name not in outputs]:
             raise InputError(
                 f"fetch: the artifact computes only its outputs {', '.join(map(repr, outputs))}, not "
                 f"{', '.join(map(repr, unknown))}; compiler.compile can fetch any value"
             )
-        if role not in self._made:
-            const = self._library.constants(role, layout.const_bytes)
-            self._made[role] = Executable(layout, self._library.entry(role), const, state, self._pool, self._library)
-        return self._made[role]
+        const = self._library.constants(role, layout.const_bytes)
+        return Code(layout, self._library.entry(role), const, self._library)
 
     def initial(self) -> dict[str, Array]:
         """The state as it was built."""
@@ -228,7 +251,8 @@ class Artifact:
         data = bytearray((self.folder / INFERENCE).read_bytes())
         for name, (offset, nbytes) in places.items():
             data[offset : offset + nbytes] = state[name].tobytes()
-        write_whole(Path(path), bytes(data))
+        with replacing(path) as part:
+            part.write_bytes(data)
 
     @property
     def graph(self) -> str:
@@ -239,18 +263,6 @@ class Artifact:
     def source(self) -> str:
         """Generated Python of the step."""
         return (self.folder / SOURCE).read_text(encoding="utf-8")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
 
 
 def load(folder: str | os.PathLike[str], *, threads: int | None = None) -> StepFunction:

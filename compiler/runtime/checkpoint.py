@@ -3,61 +3,64 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from compiler.errors import StateError
+from compiler.runtime.files import replacing
 from compiler.runtime.memory import Array
 
 _FORMAT = {"format": "onnxc state"}
-_RESERVED = "__metadata__"  # of safetensors
+_RESERVED = "__metadata__"  # of safetensors; names that begin with it get one more character
+
+_TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
 
 
 def save_state(path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
     """Write arrays by name. A crash leaves the old file or the new one. OSError as the file system gives it."""
-    path = Path(path)
-    arrays = {f"{name}'" if name.startswith(_RESERVED) else name: np.asarray(a, order="C") for name, a in state.items()}
-    handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        save_file(arrays, part, _FORMAT)
-        with open(part, "rb") as f:
-            os.fsync(f.fileno())
-        os.chmod(part, 0o666 & ~_umask())
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    arrays = {f"{n}'" if n.startswith(_RESERVED) else n: np.asarray(a, order="C") for n, a in state.items()}
+    with replacing(path) as part:
+        try:
+            save_file(arrays, part, _FORMAT)
+        except SafetensorError as e:
+            raise OSError(f"cannot write {os.fspath(path)!r}: {e}") from e
 
 
 def load_state(path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
     """Overwrite arrays with those of a file, all or none. StateError: what is missing, extra or of another type."""
-    path = Path(path)
-    if not path.is_file():
-        raise StateError(f"there is no file {str(path)!r}")
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise StateError(f"there is no file {path!r}")
     try:
-        found = load_file(path)
-    except (SafetensorError, ValueError, KeyError, OSError) as e:
-        raise StateError(f"{str(path)!r} is no state that onnxc saved (not safetensors, or cut short): {e}") from e
-    found = {name.removesuffix("'") if name.startswith(_RESERVED) else name: a for name, a in found.items()}
+        with safe_open(path, framework="np") as file:
+            stored = {n.removesuffix("'") if n.startswith(_RESERVED) else n: n for n in file.keys()}  # noqa: SIM118
+            types = {n: _type(file.get_slice(key)) for n, key in stored.items()}
+            _compare(path, types, state)
+            found = {n: file.get_tensor(stored[n]) for n in state}
+    except (SafetensorError, OSError) as e:
+        raise StateError(f"{path!r} is no state that onnxc saved (not safetensors, or cut short): {e}") from e
+    for name, a in state.items():
+        a[...] = found[name]
+
+
+def _type(stored: object) -> tuple[str, tuple[int, ...]]:
+    dtype, shape = stored.get_dtype(), tuple(stored.get_shape())  # type: ignore[attr-defined]
+    return _TYPES.get(dtype, dtype), shape
+
+
+def _compare(path: str, found: Mapping[str, tuple[str, tuple[int, ...]]], state: Mapping[str, Array]) -> None:
+    """StateError unless a file has these arrays and no others."""
     problems = [f"missing {name!r}" for name in state if name not in found]
     problems += [f"extra {name!r}" for name in found if name not in state]
     for name, a in state.items():
-        b = found.get(name)
-        if b is not None and (a.dtype != b.dtype or a.shape != b.shape):
-            problems.append(f"{name!r} is {b.dtype}{list(b.shape)}, the model's is {a.dtype}{list(a.shape)}")
+        if name in found and found[name] != (a.dtype.name, a.shape):
+            dtype, shape = found[name]
+            problems.append(f"{name!r} is {dtype}{list(shape)}, the model's is {a.dtype}{list(a.shape)}")
     if problems:
-        raise StateError(f"{str(path)!r} is the state of another model: {'; '.join(problems)}")
-    for name, a in state.items():
-        a[...] = found[name]
+        raise StateError(f"{path!r} is the state of another model: {'; '.join(problems)}")

@@ -25,6 +25,17 @@ class Block:
         self.bytes: npt.NDArray[np.uint8] = whole[start : start + nbytes]
         self.address: int = self.bytes.ctypes.data
 
+    @classmethod
+    def of(cls, contents: Array, what: str = "memory") -> Block:
+        """A block of these bytes: `contents` itself if it is aligned (and then nobody may write to it)."""
+        if contents.ctypes.data % ALIGNMENT == 0 and contents.flags.c_contiguous:
+            block = cls.__new__(cls)
+            block.bytes, block.address = contents, contents.ctypes.data
+            return block
+        block = cls(contents.nbytes, what)
+        block.bytes[:] = contents
+        return block
+
     def view(self, slot: Slot) -> Array:
         """The array of a slot: writable, and live as long as anyone holds it."""
         return self.bytes[slot.offset : slot.offset + slot.nbytes].view(slot.numpy).reshape(slot.shape)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from compiler.errors import InputError, StateError
+from compiler.errors import InputError, OnnxcError, StateError
+from compiler.runtime.arguments import as_array, check_names, check_shape
 from compiler.runtime.checkpoint import load_state, save_state
-from compiler.runtime.executable import Executable, check_names, checked
+from compiler.runtime.executable import Code, Executable
+from compiler.runtime.forks import new_lock
 from compiler.runtime.layout import Slot
 from compiler.runtime.memory import Array, Block
+from compiler.runtime.threads import Pool
 
-SEED = "onnxc.seed"
-"""The state that random numbers start from, in models that draw any."""
+SEED, STEP = "onnxc.seed", "onnxc.step"
+"""The states that random numbers are drawn from, in models that draw any: the seed, and the number of steps so far."""
+
+EXECUTABLES = 64
+"""How many executables (by shapes, fetched values, ...) are kept ready; others are made again from their code."""
 
 
 class Backend(Protocol):
@@ -25,17 +32,29 @@ class Backend(Protocol):
     states: Sequence[Slot]
     """All states, laid out in one block."""
 
-    static: frozenset[str]
-    """Inputs whose values decide shapes, as far as known: another value is another executable."""
+    pool: Pool
+    """The threads that its code runs on."""
 
     initializes: bool
     """Whether there is an initialization graph."""
 
-    def executable(
-        self, role: str, feeds: Mapping[str, Any], fetch: tuple[str, ...], state: Block
-    ) -> Executable:
-        """The code of a graph ('step', 'infer', 'initialize') for arrays of these shapes, and static inputs of these
-        values. InputError, CompileError."""
+    def inputs(self, role: str) -> Mapping[str, str]:
+        """Element types of all inputs of a graph ('step', 'infer')."""
+        ...
+
+    def optional(self) -> Collection[str]:
+        """Inputs that a call may leave out."""
+        ...
+
+    def static(self) -> Collection[str]:
+        """Inputs whose values decide shapes, as far as known: another value is other code."""
+        ...
+
+    def code(self, role: str, feeds: Mapping[str, Array], fetch: tuple[str, ...]) -> Code:
+        """The code of a graph ('step', 'infer', 'initialize') for these shapes, and these values of static inputs.
+
+        InputError, CompileError.
+        """
         ...
 
     def export(self, path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
@@ -53,76 +72,66 @@ class Backend(Protocol):
         ...
 
 
-class _Lock:
-    """A reentrant lock that a forked child finds open, whoever held it in the parent."""
-
-    def __init__(self) -> None:
-        self._lock, self._pid = threading.RLock(), os.getpid()
-
-    def __enter__(self) -> None:
-        if self._pid != os.getpid():
-            self._lock, self._pid = threading.RLock(), os.getpid()
-        self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
-
-
-def _shape(name: str, value: Any) -> tuple[int, ...]:
-    try:
-        return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
-    except ValueError as e:
-        raise InputError(f"input {name!r}: {e}") from e
-
-
 class State(MutableMapping[str, Array]):
-    """Arrays by name: live views, which the step reads and overwrites. Assignment copies in, and checks."""
+    """Arrays by name: live views, which the step reads and overwrites. Assignment copies in, and checks.
 
-    def __init__(self, views: Mapping[str, Array], lock: _Lock):
-        self._views, self._lock = dict(views), lock
+    A bf16 state is a uint16 array of its bits. A copy (or pickle) of all is a dict of arrays.
+    """
+
+    def __init__(self, slots: Iterable[Slot], block: Block, lock: threading.RLock):
+        self._slots, self._block, self._lock = {s.name: s for s in slots}, block, lock
 
     def __getitem__(self, name: str) -> Array:
-        return self._views[name]
+        return self._block.view(self._slots[name])
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if name not in self._views:
-            raise StateError(f"there is no state {name!r}: there are {', '.join(map(repr, self._views)) or 'none'}")
-        view, array = self._views[name], np.asarray(value)
-        if array.dtype != view.dtype or array.shape != view.shape:
-            raise StateError(
-                f"state {name!r} is {view.dtype}{list(view.shape)}, not {array.dtype}{list(array.shape)}: convert it first"
-            )
+        slot = self._slots.get(name)
+        if slot is None:
+            raise StateError(f"there is no state {name!r}: there are {', '.join(map(repr, self._slots)) or 'none'}")
+        try:
+            array = as_array(f"state {name!r}", value, slot.dtype)
+            check_shape(f"state {name!r}", array, slot.shape)
+        except InputError as e:
+            raise StateError(str(e)) from e
         with self._lock:
-            view[...] = array
+            self._block.view(slot)[...] = array
 
     def __delitem__(self, name: str) -> None:
         raise StateError(f"state {name!r} belongs to the model: it cannot be deleted")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._views)
+        return iter(self._slots)
 
     def __len__(self) -> int:
-        return len(self._views)
+        return len(self._slots)
+
+    def __repr__(self) -> str:
+        return f"<State {', '.join(f'{s.name!r}: {s.dtype}{list(s.shape)}' for s in self._slots.values())}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, ({name: a.copy() for name, a in self.items()},)
 
 
 class StepFunction:
     """One training step: `outputs = step(x=images, label=labels)`. It owns the state and all memory.
 
     One call at a time: calls from several threads wait for each other; other StepFunctions run beside it. A failed
-    call leaves the state as it was. After a fork the child has a copy that works on its own.
+    call leaves the state as it was. A fork waits for the step to end; then the child has a copy that works on its own.
     """
 
     def __init__(self, backend: Backend, initial: Mapping[str, Array]):
         self._backend = backend
-        self._lock = _Lock()
+        self._lock = new_lock()
+        self._running = False
         last = max((s.offset + s.nbytes for s in backend.states), default=0)
         self._block = Block(last + 256, "the state")
-        views = {s.name: self._block.view(s) for s in backend.states}
-        for name, view in views.items():
-            view[...] = initial[name]
-        self.state = State(views, self._lock)
+        for s in backend.states:
+            self._block.view(s)[...] = as_array(f"state {s.name!r}", initial[s.name], s.dtype)
+        self.state = State(backend.states, self._block, self._lock)
         """All state by name: live arrays, of which an assignment checks shape and dtype."""
-        self._executables: dict[tuple[Any, ...], Executable] = {}
+        self._arena = Block(0)
+        self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
+        self._recent: dict[str, Executable] = {}
 
     def __call__(
         self, feeds: Mapping[str, Any] | None = None, /, *, fetch: Sequence[str] = (), **named: Any
@@ -138,42 +147,101 @@ class StepFunction:
     def infer(
         self, feeds: Mapping[str, Any] | None = None, /, *, fetch: Sequence[str] = (), **named: Any
     ) -> dict[str, Array]:
-        """Run the inference graph on the current state, and update nothing. Arguments and result as for the step."""
+        """Run the inference graph on the current state, and update nothing. Arguments and result as for the step.
+
+        Sizes of symbolic dims are those of these arrays, whatever those of the step are.
+        """
         return self._run("infer", feeds, named, fetch)
 
-    def initialize(self, seed: int = 0) -> None:
-        """Run the model's initialization, if it has one. seed: of the random numbers, there and in later steps."""
-        if not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) < 2**63:
-            raise InputError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
+    def initialize(self, seed: int | None = None) -> None:
+        """Run the model's initialization, if it has one, and begin the stream of random numbers anew.
+
+        seed: of the random numbers, there and in later steps; by default the one they have. By the standard, a model
+        without initialization keeps its variables.
+        """
+        if seed is not None:
+            check_seed(seed)
         with self._lock:
-            if SEED in self.state:
-                self.state[SEED][...] = int(seed)
-            if self._backend.initializes:
-                self._run("initialize", {}, {}, ())
+            old = {name: self.state[name].copy() for name in (SEED, STEP) if name in self.state}
+            try:
+                if SEED in old:
+                    self.state[STEP][...] = 0
+                    self.state[SEED][...] = old[SEED] if seed is None else int(seed)
+                if self._backend.initializes:
+                    self._now(self._executable("initialize", {}, ()), {})
+            except BaseException:
+                for name, value in old.items():
+                    self.state[name][...] = value
+                raise
 
     def _run(
         self, role: str, feeds: Mapping[str, Any] | None, named: Mapping[str, Any], fetch: Sequence[str]
     ) -> dict[str, Array]:
-        if isinstance(fetch, str):
-            raise InputError(f"fetch is a list of names: fetch=[{fetch!r}]")
-        given = {**(feeds or {}), **named}
+        given: Mapping[str, Any] = named if not feeds else {**feeds, **named} if named else feeds
+        if not fetch:
+            with self._lock:
+                found = self._recent.get(role)
+                if found is not None and found.takes(given):
+                    return self._now(found, given)
+        names = _names(fetch)
+        arrays = self._arrays(role, given)  # without the lock: converting may run code of the caller's
         with self._lock:
-            key = self._key(role, given, fetch)
-            found = self._executables.get(key)
-            if found is None:
-                found = self._backend.executable(role, given, tuple(fetch), self._block)
-                key = self._key(role, given, fetch)  # only now it may be known that an input is static
-            slots = found.layout.inputs
-            check_names(given, slots, self._backend.static)
-            arrays = {s.name: checked(s, given[s.name]) for s in slots}
-            self._executables[key] = found
-            return found.run(arrays)
+            return self._now(self._executable(role, arrays, names), arrays)
 
-    def _key(self, role: str, given: Mapping[str, Any], fetch: Sequence[str]) -> tuple[Any, ...]:
+    def _now(self, found: Executable, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        if self._running:  # the lock is ours already: we are in a signal handler, say
+            raise OnnxcError("a step cannot be called from within its own call")
+        self._running = True
+        try:
+            return found.run(arrays)
+        finally:
+            self._running = False
+
+    def _arrays(self, role: str, given: Mapping[str, Any]) -> dict[str, Array]:
+        if not isinstance(given, Mapping):
+            raise InputError(f"inputs are keywords or a mapping from names to arrays, not {type(given).__name__}")
+        types = self._backend.inputs(role)
+        hints = dict.fromkeys(self.state, "a state: assign it to step.state")
+        if role == "infer":
+            hints |= dict.fromkeys(self._backend.inputs("step"), "only the step takes it")
+        check_names(given, types, self._backend.optional(), hints)
+        return {n: as_array(f"input {n!r}", v, types[n]) for n, v in given.items()}
+
+    def _executable(self, role: str, arrays: Mapping[str, Array], fetch: tuple[str, ...]) -> Executable:
+        """The executable for these arrays; what was used last is kept."""
+        key = self._key(role, arrays, fetch)
+        found = self._executables.get(key)
+        if found is None:
+            code = self._backend.code(role, arrays, fetch)
+            key = self._key(role, arrays, fetch)  # only now it may be known that an input is static
+            found = self._executables.get(key) or self._made(code)
+            for s in found.layout.inputs:
+                check_shape(f"input {s.name!r}", arrays[s.name], s.shape)
+            self._executables[key] = found
+            if len(self._executables) > EXECUTABLES:
+                self._executables.popitem(last=False)
+        self._executables.move_to_end(key)
+        static = self._backend.static()
+        if not fetch and not any(n in static for n in arrays):
+            self._recent[role] = found
+        return found
+
+    def _made(self, code: Code) -> Executable:
+        """Code with memory: one arena for all, as only one runs at a time."""
+        if code.layout.arena_bytes > self._arena.bytes.nbytes:
+            self._executables.clear()
+            self._recent.clear()
+            self._arena = Block(0)  # free the old one first
+            self._arena = Block(code.layout.arena_bytes, "the step's arena")
+        return Executable(
+            code.layout, code.address, code.const, self._block, self._backend.pool, code.keep, self._arena
+        )
+
+    def _key(self, role: str, arrays: Mapping[str, Array], fetch: tuple[str, ...]) -> tuple[Any, ...]:
         """What decides which executable runs: shapes, and values of static inputs."""
-        static = self._backend.static
-        parts = [(n, _shape(n, v), np.asarray(v).tobytes() if n in static else b"") for n, v in given.items()]
-        return (role, tuple(fetch), *parts)
+        static = self._backend.static()
+        parts = [(n, a.shape, a.tobytes() if n in static else b"") for n, a in sorted(arrays.items())]
+        return (role, fetch, *parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all state to a safetensors file, bit exact, whole or not at all."""
@@ -199,3 +267,28 @@ class StepFunction:
     def source(self) -> str:
         """The generated Python of the step."""
         return self._backend.source
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(repr, self._backend.inputs("step")))
+        return f"<StepFunction of {inputs or 'no inputs'}, {len(self.state)} states>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a StepFunction cannot be copied or pickled: compile the model again, and take the state along with save "
+            "and load"
+        )
+
+
+def check_seed(seed: Any) -> None:
+    """InputError unless a seed is an integer that the hidden state holds."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
+        raise InputError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
+
+
+def _names(fetch: Iterable[Any]) -> tuple[str, ...]:
+    if isinstance(fetch, str):
+        raise InputError(f"fetch is a list of names: fetch=[{fetch!r}]")
+    names = tuple(dict.fromkeys(fetch or ()))
+    if bad := [n for n in names if not isinstance(n, str)]:
+        raise InputError(f"fetch is a list of names, and {bad[0]!r} is none")
+    return names

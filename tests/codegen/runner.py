@@ -33,6 +33,7 @@ from compiler.codegen.calls import (
 )
 from compiler.codegen.native import bits_of, native
 from compiler.codegen.native.dispatch import Entry
+from compiler.codegen.native.guard import guarded
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Attr, Node
 from compiler.ir.types import AnyArray, Tensor, TensorType, numpy_dtype
@@ -184,6 +185,20 @@ class NodeRun:
                         function(records[t].ctypes.data, t, threads)
             if self._status[0]:
                 raise Reported(self.messages[int(self._status[0]) - 1])
+
+    def run_checked(self) -> None:
+        """As one thread, by kernels that test every access. AssertionError: the first bad one."""
+        tables = [t for t in self._keep if isinstance(t, np.ndarray)]
+        data = [m for m in self._keep if isinstance(m, Memory)]
+        ranges = [(m.address, m.address + m.nbytes) for m in (*self.memory.values(), *data)]
+        entries = self._entries
+        with guarded(*ranges, *tables, self._status, *(r[0] for r in self._records)) as guard:
+            self._entries = [self._entry(call) for call in self.calls]
+            try:
+                self.run()
+            finally:
+                self._entries = entries
+        assert not guard.violations, guard.first
 
     def check(self) -> None:
         """AssertionError if guards or inputs changed."""

@@ -55,14 +55,29 @@ CASES = {
     "Softmax": ("Softmax", (f(5, 37),), {}, ()),
     "Softmax of columns": ("Softmax", (f(5, 67),), {"axis": 0}, ()),
     "SoftmaxCrossEntropyLoss": ("SoftmaxCrossEntropyLoss", (f(5, 7, 3), index(1, 5, 3) + 1), {"outputs": 2}, ()),
-    "loss gradient": ("onnxc.NegativeLogLikelihoodLossGrad", (f(5), n(1, 2, 3, 4, 5)), {"reduction": "none", "classes": 7}, ()),
-    "loss gradient of planes": ("onnxc.NegativeLogLikelihoodLossGrad", (f(5, 3), index(7, 5, 3)), {"reduction": "none", "classes": 7}, ()),
+    "loss gradient": (
+        "onnxc.NegativeLogLikelihoodLossGrad",
+        (f(5), n(1, 2, 3, 4, 5)),
+        {"reduction": "none", "classes": 7},
+        (),
+    ),
+    "loss gradient of planes": (
+        "onnxc.NegativeLogLikelihoodLossGrad",
+        (f(5, 3), index(7, 5, 3)),
+        {"reduction": "none", "classes": 7},
+        (),
+    ),
     "MaxPool": ("MaxPool", (f(2, 3, 9, 10),), WINDOW, ()),
     "MaxPool with indices": ("MaxPool", (f(2, 3, 9, 10),), {**WINDOW, "outputs": 2}, ()),
     "MaxPool in tiles": ("MaxPool", (f(2, 3, 9, 11),), TILED, ()),
     "MaxPoolGrad": ("onnxc.MaxPoolGrad", (f(2, 3, 4, 5), f(2, 3, 9, 10)), WINDOW, ()),
     "MaxPoolGrad in tiles": ("onnxc.MaxPoolGrad", (f(2, 3, 4, 5), f(2, 3, 9, 11)), TILED, ()),
-    "MaxPoolGrad in tiles, f64": ("onnxc.MaxPoolGrad", (f(2, 3, 4, 5, dtype=np.float64), f(2, 3, 8, 10, dtype=np.float64)), TILED, ()),
+    "MaxPoolGrad in tiles, f64": (
+        "onnxc.MaxPoolGrad",
+        (f(2, 3, 4, 5, dtype=np.float64), f(2, 3, 8, 10, dtype=np.float64)),
+        TILED,
+        (),
+    ),
     "AveragePool": ("AveragePool", (f(2, 3, 9, 10),), WINDOW, ()),
     "AveragePoolGrad": ("onnxc.AveragePoolGrad", (f(2, 3, 4, 5),), {**WINDOW, "shape": (2, 3, 9, 10)}, ()),
     "AveragePool in tiles": ("AveragePool", (f(2, 3, 9, 11),), TILED, ()),
@@ -73,7 +88,12 @@ CASES = {
     "BatchNormGrad of columns": ("onnxc.BatchNormGrad", (f(4, 67), f(4, 67), f(67), f(67), f(67)), {"outputs": 3}, ()),
     "LayerNormalization": ("LayerNormalization", (f(6, 7), f(7), f(7)), {"outputs": 3}, ()),
     "LayerNormGrad": ("onnxc.LayerNormGrad", (f(6, 7), f(6, 7), f(7), ROW, ROW), {"axis": 1, "outputs": 2}, ()),
-    "LayerNormGrad broadcast": ("onnxc.LayerNormGrad", (f(6, 7), f(6, 7), f(6, 1), ROW, ROW), {"axis": 1, "outputs": 2}, ()),
+    "LayerNormGrad broadcast": (
+        "onnxc.LayerNormGrad",
+        (f(6, 7), f(6, 7), f(6, 1), ROW, ROW),
+        {"axis": 1, "outputs": 2},
+        (),
+    ),
     "Gather": ("Gather", (f(5, 7), index(7, 9)), {"axis": 1}, ()),
     "GatherElements": ("GatherElements", (f(5, 7), index(5, 3, 7)), {"axis": 0}, ()),
     "GatherND": ("GatherND", (f(5, 7), index(5, 3, 1)), {}, ()),
@@ -82,7 +102,7 @@ CASES = {
     "ScatterND": ("ScatterND", (f(5, 7), index(5, 9, 1), f(9, 7)), {"reduction": "max"}, ()),
     "GatherGrad": ("onnxc.GatherGrad", (f(3, 4, 7), index(5, 3, 4)), {"axis": 0, "shape": (5, 7)}, ()),
     "RandomBits": ("onnxc.RandomBits", (np.array(1), np.array(2)), {"draw": 3, "shape": (5, 7), "outputs": 2}, ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import compiler.ir.definitions  # noqa: F401  # registers onnxc.ConvWeightGrad
 from compiler.codegen.kernels import conv, conv_weight  # noqa: F401  # register the lowerings
-from tests.codegen.runner import run_op
+from tests.codegen.runner import NodeRun, make_node, run_op
 
 Array = NDArray[np.floating]
 FLOATS = ("float32", "float64")
@@ -142,13 +142,13 @@ def cases(draw: st.DrawFn) -> tuple[Case, str, int, int, int]:
     return case, draw(st.sampled_from(FLOATS)), draw(st.integers(0, 3)), *channels
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(cases(), st.booleans())
 def test_conv_of_any_geometry(case: tuple[Case, str, int, int, int], bias: bool) -> None:
     check_conv(*case, bias)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(cases(), st.booleans(), st.data())
 def test_conv_transpose_of_any_geometry(case: tuple[Case, str, int, int, int], bias: bool, data: st.DataObject) -> None:
     c = case[0]
@@ -156,7 +156,7 @@ def test_conv_transpose_of_any_geometry(case: tuple[Case, str, int, int, int], b
     assume(check_transpose(*case, extra=[data.draw(st.integers(0, most)) for most in limits], bias=bias))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_weight_gradient_of_any_geometry(case: tuple[Case, str, int, int, int]) -> None:
     check_weight(*case)
@@ -169,6 +169,8 @@ LARGER = [
     (Case((60, 60), (3, 3), pads=(1, 1, 1, 1)), 1, 64, 8),  # in chunks of rows
     (Case((7, 7), (3, 3), pads=(1, 1, 1, 1)), 2, 50, 17),  # sums of two blocks
     (Case((3000,), (5,), (1,), (2, 2)), 2, 40, 3),  # chunks of one axis
+    (Case((1500,), (5,), (2,), (2, 1)), 1, 40, 20),
+    (Case((40, 41), (3, 3), (2, 3), (1, 0, 1, 1), (2, 1)), 1, 20, 20),  # few images: in chunks to share out
     (Case((8, 9, 10), (3, 1, 2), (2, 1, 1), (1, 0, 0, 1, 0, 1)), 2, 20, 9),
     (Case((20, 20), (3, 3), pads=(1, 1, 1, 1), group=24), 2, 1, 1),  # depthwise
     (Case((9, 9), (1, 1)), 3, 20, 19),
@@ -185,6 +187,23 @@ def test_larger_ones(case: Case, n: int, cin: int, cout: int, dtype: str) -> Non
     check_conv(case, dtype, n, cin, cout)
     assert check_transpose(case, dtype, n, cin, cout, [0] * case.n)
     check_weight(case, dtype, n, cin, cout)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("case", "n", "cin", "cout"), [c for c in LARGER if c[0].size != (60, 60)])
+def test_nothing_else_is_touched(case: Case, n: int, cin: int, cout: int, dtype: str) -> None:
+    n = min(n, 3)
+    x, dy = values(dtype, n, case.group * cin, *case.size), values(dtype, n, case.group * cout, *case.out)
+    w, b = values(dtype, case.group * cout, cin, *case.kernel), values(dtype, case.group * cout)
+    back = values(dtype, case.group * cin, cout, *case.kernel)
+    for node, types, inputs, _ in (
+        make_node("Conv", x, w, b, **case.attrs),
+        make_node("ConvTranspose", x, back, b, **case.attrs),
+        make_node("onnxc.ConvWeightGrad", dy, x, kernel_shape=case.kernel, **case.attrs),
+    ):
+        run = NodeRun(node, types, inputs, threads=1)
+        run.reset()
+        run.run_checked()
 
 
 def onnxruntime_conv(op: str, x: Array, w: Array, out: Sequence[int], **attrs: object) -> Array:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.codegen.kernels import gemm  # noqa: F401  # registers the lowerings
 from compiler.codegen.native import TILE
 from compiler.errors import UnsupportedError
-from tests.codegen.runner import run_op
+from tests.codegen.runner import NodeRun, make_node, run_op
 
 Array = NDArray[np.generic]
 FLOATS = ("float32", "float64")
@@ -57,7 +57,7 @@ def test_gemm_forms(dtype: str, trans_a: int, trans_b: int, c: object, m: int, n
 EXTENTS = st.integers(0, 2 * NR + 1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     dtype=st.sampled_from(FLOATS),
     m=st.integers(0, 2 * MR + 1),
@@ -140,3 +140,15 @@ def test_integers_wrap() -> None:
     big = np.full((2, 2), 2**31 - 1, np.int32)
     (y,) = run_op("MatMul", big, big)
     np.testing.assert_array_equal(y, np.full((2, 2), 2, np.int32))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(0, 0), (1, 0), (0, 1)])
+@pytest.mark.parametrize(("m", "n", "k"), [(MR + 1, NR + 1, 5), (1, 3, 400), (40, 90, 200), (4, 0, 3), (3, 5, 0)])
+def test_gemm_touches_only_its_operands(dtype: str, trans_a: int, trans_b: int, m: int, n: int, k: int) -> None:
+    a, b = values(dtype, *((k, m) if trans_a else (m, k))), values(dtype, *((n, k) if trans_b else (k, n)))
+    for c in ((n,), (m, 1), (m, n)):
+        node, types, inputs, _ = make_node("Gemm", a, b, values(dtype, *c), transA=trans_a, transB=trans_b)
+        run = NodeRun(node, types, inputs, threads=1)
+        run.reset()
+        run.run_checked()

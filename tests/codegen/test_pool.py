@@ -180,6 +180,15 @@ def test_global_pools(dtype, shape):
     np.testing.assert_array_equal(run_op("GlobalMaxPool", x)[0], x.max(axes, keepdims=True))
 
 
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_global_lp_pool(p):
+    for shape in ((2, 3, 4, 5), (2, 3, 50), (1, 2, 2, 3, 2, 3)):
+        x = values(shape)
+        (got,) = run_op("GlobalLpPool", x, p=p)
+        want = (np.abs(x.astype(np.float64)) ** p).sum(tuple(range(2, len(shape))), keepdims=True) ** (1 / p)
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 axis = st.tuples(
     st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3)
 )

@@ -62,3 +62,10 @@ def test_empty():
 def test_any(shape, data, dtype):
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     check(np.random.default_rng(2).standard_normal(shape).astype(dtype), axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_half(axis):
+    x = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float16)
+    (got,) = run_op("Softmax", x, axis=axis)
+    np.testing.assert_allclose(got, reference(x, axis, False), rtol=5e-3, atol=1e-4)

@@ -89,7 +89,7 @@ BAD: dict[str, tuple[list[onnx.NodeProto], str]] = {
         "operator Loop is not supported",
     ),
     "a wrong shape": ([node("Add", ["x", "w3"], ["y"])], "'w3'"),
-    "an unknown attribute": ([node("Neg", ["x"], ["y"], speed=2)], "Unrecognized attribute: speed"),
+    "an unknown attribute": ([node("Neg", ["x"], ["y"], speed=2)], "Unrecognized attribute: speed for operator Neg"),
     "too many inputs": ([node("Neg", ["x", "w"], ["y"])], "node 'y'"),
     "a missing attribute": ([node("Concat", ["x", "w"], ["y"])], "node 'y'"),
     "a string constant": ([Y, node("Constant", [], ["c"], value_string="a")], "node 'c'"),

@@ -25,7 +25,8 @@ ODD_NAMES = [
 ]
 names = st.one_of(st.sampled_from(["x", "y", "w.next", *ODD_NAMES]), st.text(min_size=1, max_size=6))
 public_names = st.one_of(st.just(""), names)
-origins = st.builds(Origin, st.one_of(st.just(""), names), st.one_of(st.just(""), names))
+rules = st.one_of(st.sampled_from(["", "gradient of Conv", "a  b", " a", "by by"]), names)
+origins = st.builds(Origin, st.one_of(st.just(""), names), rules)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose: a panel of output positions at a time, all output channels against it."""
+"""Conv and ConvTranspose: output positions against packed weights, with nothing copied but a padded image."""
 
 from __future__ import annotations
 
@@ -7,132 +7,103 @@ from functools import cache
 from compiler.codegen.calls import Call, In, Scratch, Site, Words, lowers
 from compiler.codegen.kernels.conv_geometry import Geometry, forward, image, phases, transposed
 from compiler.codegen.kernels.conv_image import make_pad
-from compiler.codegen.kernels.gemm import ONE, Product
-from compiler.codegen.kernels.gemm_tile import blocks, factors_of, make_line, make_store, pack_rows, parts
+from compiler.codegen.kernels.gemm import Product
+from compiler.codegen.kernels.gemm_tile import blocks, make_line, make_unpack, pack_rows, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
 
-HEADER = 41  # words of a plan before its phases
+HEADER = 44  # words of a plan before its phases
 PHASE = 11  # words of a phase before its taps
+POSITIONS = 1024
+"""Output positions of an item (at least a row): their sums, nr channels wide, stay in the second-level cache."""
 
 
 @cache
 def make_conv(dtype: str) -> Kernel:
-    """Items [lo, hi) of a convolution of either direction: an item is a chunk of positions of a group of an image.
+    """Items [lo, hi) of a convolution of either direction: a chunk of positions of a group of `span` images.
 
-    plan: see `convolution`. For each panel of nr positions, the product of the weights [output channels, k] with the
-    columns [k, nr], k running over (input channel, tap): read from the padded image by a table of offsets where the
-    panel's positions are neighbours there, else packed. Sums are cut into blocks as in `gemm`.
+    plan: see `convolution`. An item is a product for each panel of nr output channels: rows are positions, read from
+    the padded images by tables (where a position is, and where each of the k terms (input channel, tap) is from
+    there); columns are channels, from the packed weights. An element is one chain of multiply-adds that begins with
+    the bias; the sums [positions, nr] are then turned around into y.
     """
-    mr, nr, size, _, ptr = parts(dtype)
-    micro = make_micro(dtype, b_table=True)
-    pad, store, line, factors, prepare = make_pad(dtype), make_store(dtype), make_line(dtype), *factors_of(dtype)
-    tile, lanes, segments = make_tile(mr * nr, dtype), make_tile(nr, "i64"), make_tile(2 * nr, "i64")
+    mr, nr, size, number, ptr = parts(dtype)
+    micro = make_micro(dtype, a_row_table=True, a_col_table=True, accumulate=True)
+    pad, unpack, line = make_pad(dtype), make_unpack(dtype), make_line(dtype)
+    factor, one = make_tile(1, dtype), number(1)
 
     @kernel
     def conv(lo: int, hi: int, x: int, w: int, bias: int, y: int, plan: int, scratch: int) -> None:
         s = i64(plan, 0)
         image_size, channel = s[3], s[4]
-        groups, chunks, cin, cout, out_size, block, terms = s[21], s[22], s[23], s[24], s[25], s[26], s[27]
-        cut, step = s[31], s[32]
-        step_d, step_h, count_phases, neighbours, always = s[36], s[37], s[38], s[39], s[40]
-        whole = (cout + mr - 1) // mr * mr
-        # Offsets of the k terms in the padded image, and in a packed panel.
-        in_image, in_panel = scratch, scratch + 8 * terms
-        panel = (in_panel + 8 * block + 63) // 64 * 64
-        padded = panel + size * (block + 1) * nr
-        kx, places = i64(in_image, 1), i64(in_panel, 3)
-        t, lane_at, segment_at = tile(), lanes(), segments()
-        tp, to, seg, f = ptr(t, 6), i64(lane_at, 7), i64(segment_at, 8), factors()
-        prepare(f, ONE, ONE)
-        for q in range(block):
-            places[q] = q * nr
-        held = -1  # the phase that the tables are for
+        images, groups, chunks, span, cin, cout = s[21], s[22], s[23], s[24], s[25], s[26]
+        out_size, block, terms, longest = s[27], s[28], s[29], s[30]
+        step_d, step_h, count_phases, neighbours = s[40], s[41], s[42], s[43]
+        # Places in the padded image of the k terms and of the positions, places of the positions in y; sums; images.
+        in_image, in_rows = scratch, scratch + 8 * terms
+        in_out = in_rows + 8 * (span * longest + mr)
+        sums = (in_out + 8 * longest + 63) // 64 * 64
+        padded = sums + size * (span * longest + mr) * nr
+        terms_at, rows, outs, f = i64(in_image, 1), i64(in_rows, 2), i64(in_out, 3), factor()
+        ptr(f, 4)[0] = one
+        whole, panels = cin * channel, (cout + nr - 1) // nr
+        ready = 0
         for item in range(lo, hi):
-            chunk, image_ = item % chunks, item // chunks
-            group = image_ % groups
-            pad(0, cin, x + size * image_ * cin * image_size, plan, chunk, padded)
-            y0 = y + size * image_ * cout * out_size
-            bias0 = bias + size * group * cout if bias != 0 else 0
-            base_d, base_h, base_w = s[33], s[34], s[35]
-            if cut == 0:
-                base_d += chunk * step
-            elif cut == 1:
-                base_h += chunk * step
-            else:
-                base_w += chunk * step
+            chunk, group, image0 = item % chunks, item // chunks % groups, item // chunks // groups * span
+            some = min(span, images - image0)
+            for e in range(some):
+                source = x + size * ((image0 + e) * groups + group) * cin * image_size
+                pad(0, cin, source, plan, chunk, padded + size * e * whole)
+            base_d, base_h, base_w = s[31] + chunk * s[34], s[32] + chunk * s[35], s[33] + chunk * s[36]
             at, w0 = HEADER, w
-            for phase in range(count_phases):
-                d0, h0, v0, d1, h1, v1 = s[at], s[at + 1], s[at + 2], s[at + 3], s[at + 4], s[at + 5]
+            for _ in range(count_phases):
+                d0, d1 = max(s[at], base_d), min(s[at + 3], base_d + s[37])
+                h0, h1 = max(s[at + 1], base_h), min(s[at + 4], base_h + s[38])
+                w_0, w_1 = max(s[at + 2], base_w), min(s[at + 5], base_w + s[39])
                 out_d, out_h, out_w, taps = s[at + 7], s[at + 8], s[at + 9], s[at + 10]
-                if cut == 0:
-                    d0, d1 = max(d0, base_d), min(d1, base_d + step)
-                elif cut == 1:
-                    h0, h1 = max(h0, base_h), min(h1, base_h + step)
-                else:
-                    v0, v1 = max(v0, base_w), min(v1, base_w + step)
-                k = cin * taps
-                if held != phase:
+                k, count = cin * taps, max(0, d1 - d0) * max(0, h1 - h0) * max(0, w_1 - w_0)
+                out0 = s[at + 6] + d0 * out_d + h0 * out_h + w_0 * out_w
+                if ready == 0 and count > 0:
                     for c in range(cin):
                         for u in range(taps):
-                            kx[c * taps + u] = c * channel + s[at + PHASE + u]
-                    held = phase
-                d, h, v, left = d0, h0, v0, max(0, d1 - d0) * max(0, h1 - h0) * max(0, v1 - v0)
-                while left > 0:
-                    nj = min(nr, left)
-                    left -= nj
-                    out0 = s[at + 6] + d * out_d + h * out_h + v * out_w
-                    lane, pieces = 0, 0  # the panel is pieces of rows: (first lane, offset in the image)
-                    while lane < nj:
-                        n = min(nj - lane, v1 - v)
-                        seg[2 * pieces] = lane
-                        seg[2 * pieces + 1] = (d - base_d) * step_d + (h - base_h) * step_h + v - base_w
-                        pieces += 1
-                        if neighbours == 0:
-                            out = s[at + 6] + d * out_d + h * out_h + v * out_w
-                            for j in range(n):
-                                to[lane + j] = out + j * out_w
-                        lane += n
-                        v += n
-                        if v == v1:
-                            v = v0
-                            h += 1
-                            if h == h1:
-                                h = h0
-                                d += 1
-                    k0 = 0
-                    while k0 < k or k0 == 0:
-                        nk = min(block, k - k0)
-                        right, ldb = padded + size * seg[1], in_image + 8 * k0
-                        if pieces > 1 or always != 0:
-                            for q in range(nk):  # whole vectors: what runs over is written again by the next piece
-                                for piece in range(pieces):
-                                    src = padded + size * (kx[k0 + q] + seg[2 * piece + 1])
-                                    line(f, 0, 0, src, 0, 1, panel + size * (q * nr + seg[2 * piece]), 0)
-                            right, ldb = panel, in_panel
-                        for o in range(0, cout, mr):
-                            left_ = w0 + size * ((group * whole + o) * k + k0 * mr)
-                            micro(left_, 1, mr, right, ldb, nk, t, nr)
-                            no = min(mr, cout - o)
-                            if neighbours != 0:
-                                out = y0 + size * (o * out_size + out0)
-                                term = out if k0 != 0 else (bias0 + size * o if bias0 != 0 else 0)
-                                store(0, no, t, nj, out, out_size, term, 1, 0, f)
-                            else:
-                                for i in range(no):
-                                    yp = ptr(y0 + size * (o + i) * out_size, 10)
-                                    if k0 != 0:
-                                        for j in range(nj):
-                                            yp[to[j]] += tp[i * nr + j]
-                                    elif bias0 != 0:
-                                        term_ = ptr(bias0, 11)[o + i]
-                                        for j in range(nj):
-                                            yp[to[j]] = tp[i * nr + j] + term_
-                                    else:
-                                        for j in range(nj):
-                                            yp[to[j]] = tp[i * nr + j]
-                        k0 += block
+                            terms_at[c * taps + u] = c * channel + s[at + PHASE + u]
+                    n = 0
+                    for e in range(span):
+                        for d in range(d0, d1):
+                            for h in range(h0, h1):
+                                row = e * whole + (d - base_d) * step_d + (h - base_h) * step_h - base_w
+                                for v in range(w_0, w_1):
+                                    rows[n] = row + v
+                                    if e == 0:
+                                        outs[n] = (d - d0) * out_d + (h - h0) * out_h + (v - w_0) * out_w
+                                    n += 1
+                    for i in range(mr):
+                        rows[n + i] = rows[n - 1]
+                    ready = 1 if chunks == 1 and count_phases == 1 else 0
+                total = some * count
+                for o in range(panels):
+                    nj, right = min(nr, cout - o * nr), w0 + size * (group * panels + o) * k * nr
+                    if bias != 0:
+                        for p in range(total):
+                            line(f, 0, 0, bias + size * (group * cout + o * nr), 0, 1, sums + size * p * nr, 0)
+                    else:
+                        for p in range(total):
+                            line(f, 0, 0, f, 0, 0, sums + size * p * nr, 0)
+                    for k0 in range(0, k, block):
+                        nk, b, columns = min(block, k - k0), right + size * k0 * nr, in_image + 8 * k0
+                        for p in range(0, total, mr):
+                            micro(padded, in_rows + 8 * p, columns, b, nr, nk, sums + size * p * nr, nr)
+                    for e in range(some):
+                        plane = y + size * (((image0 + e) * groups + group) * cout + o * nr) * out_size
+                        done = sums + size * e * count * nr
+                        if neighbours != 0:
+                            unpack(0, count, done, plane + size * out0, out_size, nj)
+                        else:
+                            for j in range(nj):
+                                result, out = ptr(done + size * j, 5), ptr(plane + size * (j * out_size + out0), 6)
+                                for p in range(count):
+                                    out[outs[p]] = result[p * nr]
                 at += PHASE + taps
-                w0 += size * groups * whole * k
+                w0 += size * groups * panels * k * nr
 
     return conv
 
@@ -144,40 +115,36 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
     """
     t = site.type(0)
     mr, nr, size, _, _ = parts(t.dtype)
-    groups = t.shape[1] // cin if cin else site.out().shape[1] // cout
-    images = t.shape[0] * groups
+    images, groups = t.shape[0], site.node.attr("group", 1)
     bias: In | int = site.read(2) if site.has(2) else 0
-    operands = (site.read(0), site.read(1), bias, site.write())
     if geometry.pointwise:
         offsets = tuple(
             (g * weights[0], (n * groups + g) * cin * geometry.input_size, g * cout)
-            for n in range(t.shape[0])
+            for n in range(images)
             for g in range(groups)
         )
         p = Product(cout, geometry.output_size, cin, weights[1:], (geometry.input_size, 1), (1, 0), offsets)
-        return p.calls(t.dtype, operands[1], operands[0], bias, operands[3])
+        return p.calls(t.dtype, site.read(1), site.read(0), bias, site.write())
     work = cin * cout * geometry.taps * geometry.output_size
-    least = min(-(-8 // max(1, images)), max(1, work // 100_000))
-    img = image(geometry, cin, size, least)
+    least = min(-(-8 // max(1, images * groups)), max(1, work // 100_000))
+    img = image(geometry, cin, size, least, POSITIONS)
     found = phases(geometry, img)
     terms = cin * max((p[10] for p in found), default=0)
-    block = blocks(terms)
+    longest = max((img.positions(p[:6]) for p in found), default=0)
+    span = min(-(-64 // max(1, longest)), max(1, images * groups // 8)) if img.chunks == 1 else 1
     words = (
         *img.words(geometry),
-        *(groups, img.chunks, cin, cout, geometry.output_size, block, terms, 0, 0, 0, img.cut, img.step, *img.base),
-        *(img.steps[0] * img.extent[1] * img.row, img.steps[1] * img.row),
-        *(len(found), int(len(found) == 1 and found[0][9] == 1), int(cout > ALWAYS * mr)),
+        *(images, groups, img.chunks, span, cin, cout, geometry.output_size, blocks(terms), terms, longest),
+        *(*img.base, *img.moves, *img.counts, img.steps[0] * img.extent[1] * img.row, img.steps[1] * img.row),
+        *(len(found), int(len(found) == 1 and found[0][9] == 1)),
     )
     assert len(words) == HEADER
-    nbytes = 8 * (terms + block) + 64 + size * ((block + 1) * nr + cin * img.channel + nr)
-    rows = pack_rows(t.dtype, operands[1], groups, cout, weights, cin, [p[PHASE + 1 :: 2] for p in found])
+    nbytes = 8 * (terms + span * longest + mr + longest) + 64
+    nbytes += size * ((span * longest + mr) * nr + span * cin * img.channel + nr)
+    rows = pack_rows(t.dtype, site.read(1), nr, groups, cout, weights, cin, [p[PHASE + 1 :: 2] for p in found])
     plan = Words((*words, *(v for p in found for v in (*p[:PHASE], *p[PHASE::2]))))
-    args = (operands[0], rows.memory, bias, operands[3], plan, Scratch(nbytes))
-    return [rows.call, Call(make_conv(t.dtype), images * img.chunks, args)]
-
-
-ALWAYS = 1 << 40
-"""A panel is always packed if more than so many tiles of output channels read it."""
+    args = (site.read(0), rows.memory, bias, site.write(), plan, Scratch(nbytes))
+    return [rows.call, Call(make_conv(t.dtype), -(-images // span) * groups * img.chunks, args)]
 
 
 @lowers("Conv")

@@ -94,16 +94,18 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Image:
-    """The padded image of a chunk: positions [base + chunk*step, + step) of axis `cut`, all positions of the others.
+    """The padded image of a chunk: positions [base + chunk*move, + count) of each axis.
 
+    cut: the one axis that is cut in chunks, `step` positions each: its move and count; of the others the move is 0.
     origin: input coordinate of its first element for chunk 0; extent: elements along each axis; steps: in_step of
     each axis; used: of each in_step elements, the first so many are read; parts, part: a row is `parts` parts of `part`
     elements; channel: elements from one channel to the next.
     """
 
     cut: int
-    base: tuple[int, ...]
     step: int
+    base: tuple[int, ...]
+    counts: tuple[int, ...]
     chunks: int
     origin: tuple[int, ...]
     extent: tuple[int, ...]
@@ -118,9 +120,18 @@ class Image:
         return self.steps[2]
 
     @property
+    def moves(self) -> tuple[int, ...]:
+        """Positions from one chunk to the next."""
+        return tuple(self.step if i == self.cut else 0 for i in range(3))
+
+    @property
     def row(self) -> int:
         """Elements of a row."""
         return self.parts * self.part
+
+    def positions(self, box: Sequence[int]) -> int:
+        """The most positions of a box (first d, h, w, end d, h, w) in one chunk."""
+        return prod(min(e - f, c) for f, e, c in zip(box[:3], box[3:], self.counts, strict=True))
 
     def tap(self, shifts: Sequence[int]) -> int:
         """Offset of what a tap reads, from what the tap with shift `lowest` and part 0 reads at the same position."""
@@ -130,7 +141,7 @@ class Image:
     def words(self, geometry: Geometry) -> tuple[int, ...]:
         """What the kernel `pad` needs (conv_image.py): input extents, channel strides, origin, cut, extent, row."""
         sizes = tuple(a.size for a in geometry.axes)
-        moves = tuple(self.step * self.steps[i] if i == self.cut else 0 for i in range(3))
+        moves = tuple(m * st for m, st in zip(self.moves, self.steps, strict=True))
         row = (*self.extent, self.parts, self.part)
         return (*sizes, geometry.input_size, self.channel, *self.origin, *moves, *row, *self.steps[:2], *self.used)
 
@@ -163,8 +174,9 @@ def image(geometry: Geometry, channels: int, itemsize: int, least: int = 1, most
     lines_of_channel = -(-full[0] * full[1] * steps[2] * part // line)
     return Image(
         cut,
-        tuple(first),
         step,
+        tuple(first),
+        tuple(step if i == cut else counts[i] for i in range(3)),
         max(1, -(-counts[cut] // step)),
         tuple(f * st + min(s) for f, st, s in zip(first, steps, shifts, strict=True)),
         (full[0], full[1], full[2]),

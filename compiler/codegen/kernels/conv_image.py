@@ -62,7 +62,10 @@ def make_pad(dtype: str) -> Kernel:
                             left = min(max(0, -(first // split)), part)
                             right = max(left, min(part, (width - first + split - 1) // split))
                             clear(f, to + size * p * part, part)
-                            src, row = ptr(source + size * (first + left * split), 2), ptr(to + size * (p * part + left), 3)
+                            src, row = (
+                                ptr(source + size * (first + left * split), 2),
+                                ptr(to + size * (p * part + left), 3),
+                            )
                             for k in range(right - left):
                                 row[k] = src[k * split]
 

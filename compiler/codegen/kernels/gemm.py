@@ -104,10 +104,10 @@ class Product:
         left: tuple[In | Temp, tuple[int, int]] = (a, self.a)
         before: list[Call] = []
         if packed_a:
-            rows = pack_rows(dtype, a, 1, self.m, (0, *self.a), self.k, [[0]])
+            rows = pack_rows(dtype, a, mr, 1, self.m, (0, *self.a), self.k, [[0]])
             before, left = [rows.call], (rows.memory, (0, mr))
-        words = (self.m, self.n, self.k, *left[1], *self.b, *self.c)
-        words += (block, height, groups, panels, int(packed_b), int(packed_a))
+        extents = (self.m, self.n, self.k, *left[1], *self.b, *self.c)
+        words = (*extents, block, height, groups, panels, int(packed_b), int(packed_a))
         assert len(words) == HEADER
         table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
         args: tuple[Arg, ...] = (left[0], b, c, y, Number(self.alpha), Number(self.beta), table)

@@ -106,37 +106,59 @@ def make_pack(dtype: str) -> Kernel:
 
 
 @cache
-def make_pack_rows(dtype: str) -> Kernel:
-    """pack_rows(lo, hi, src, words, dst): the left operands of tiles, mr rows interleaved: dst[tile][k][mr].
+def make_unpack(dtype: str) -> Kernel:
+    """unpack(lo, hi, src, dst, ldd, n): dst[j*ldd + p] = src[p*nr + j] for p in [lo, hi), j < n <= nr."""
+    _, nr, size, _, ptr = parts(dtype)
+    side, turn = transpose_block(size), make_transpose(size)
 
-    words: see `pack_rows`, which makes the call. An item is one tile of rows in one group in one phase. Rows beyond
-    the last repeat it.
+    @kernel
+    def unpack(lo: int, hi: int, src: int, dst: int, ldd: int, n: int) -> None:
+        end, whole = lo + (hi - lo) // side * side, n // side * side
+        s, d = ptr(src, 0), ptr(dst, 1)
+        for p in range(lo, end, side):
+            for j in range(0, whole, side):
+                turn(src + size * (p * nr + j), nr, dst + size * (j * ldd + p), ldd)
+            for j in range(whole, n):
+                for i in range(side):
+                    d[j * ldd + p + i] = s[(p + i) * nr + j]
+        for j in range(n):
+            for p in range(end, hi):
+                d[j * ldd + p] = s[p * nr + j]
+
+    return unpack
+
+
+@cache
+def make_pack_rows(dtype: str) -> Kernel:
+    """pack_rows(lo, hi, src, words, dst): groups of `width` rows, interleaved: dst[phase][group][block][k][width].
+
+    words: see `pack_rows`, which makes the call. An item is one block. Rows beyond the last repeat it.
     """
-    mr, _, size, _, ptr = parts(dtype)
-    table = make_tile(mr, "i64")
+    _, nr, size, _, ptr = parts(dtype)
+    table = make_tile(nr, "i64")
 
     @kernel
     def pack_rows(lo: int, hi: int, src: int, words: int, dst: int) -> None:
         s = i64(words, 0)
-        groups, tiles, m, group_step, row_step, in_step, cin = s[0], s[1], s[2], s[3], s[4], s[5], s[6]
+        width, groups, blocks, m, group_step, row_step, in_step, cin = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
         at_rows = table()
         row = i64(at_rows, 3)
         for item in range(lo, hi):
-            tile, group, phase = item % tiles, item // tiles % groups, item // tiles // groups
-            at, to = 7, dst
+            block, group, phase = item % blocks, item // blocks % groups, item // blocks // groups
+            at, to = 8, dst
             for _ in range(phase):
-                to += size * groups * tiles * mr * cin * s[at]
+                to += size * groups * blocks * width * cin * s[at]
                 at += 1 + s[at]
             taps = s[at]
             a = src + size * group * group_step
-            d = ptr(to + size * (group * tiles + tile) * cin * taps * mr, 1)
-            for i in range(mr):
-                row[i] = min(tile * mr + i, m - 1) * row_step
+            d = ptr(to + size * (group * blocks + block) * cin * taps * width, 1)
+            for i in range(width):
+                row[i] = min(block * width + i, m - 1) * row_step
             for c in range(cin):
                 for u in range(taps):
                     r = ptr(a + size * (c * in_step + s[at + 1 + u]), 2)
-                    for i in range(mr):
-                        d[(c * taps + u) * mr + i] = r[row[i]]
+                    for i in range(width):
+                        d[(c * taps + u) * width + i] = r[row[i]]
 
     return pack_rows
 
@@ -149,20 +171,24 @@ class Packed(NamedTuple):
 
 
 def pack_rows(
-    dtype: str, src: In, groups: int, m: int, steps: tuple[int, int, int], cin: int, phases: Sequence[Sequence[int]]
+    dtype: str,
+    src: In,
+    width: int,
+    groups: int,
+    m: int,
+    steps: tuple[int, int, int],
+    cin: int,
+    phases: Sequence[Sequence[int]],
 ) -> Packed:
-    """Interleave mr rows at a time: row i of group g is src[g*steps[0] + i*steps[1] + c*steps[2] + offset].
+    """Interleave `width` <= nr rows at a time: row i of group g is src[g*steps[0] + i*steps[1] + c*steps[2] + offset].
 
-    Its elements run over c < cin, then over the offsets of a phase. Memory: for each phase [group][tile][k][mr].
+    Its elements run over c < cin, then over the offsets of a phase. Memory: for each phase [group][block][k][width].
     """
-    mr, _, size, _, _ = parts(dtype)
-    tiles = -(-m // mr)
-    nbytes = size * groups * tiles * mr * cin * sum(map(len, phases))
-    words = Words((groups, tiles, m, *steps, cin, *(v for phase in phases for v in (len(phase), *phase))))
-    n = len(phases) * groups * tiles
-    return Packed(
-        Call(make_pack_rows(dtype), n, (src, words, Temp("rows", nbytes))), Temp("rows", nbytes, writes=False)
-    )
+    blocks, size = -(-m // width), ITEMSIZE[dtype]
+    nbytes = size * groups * blocks * width * cin * sum(map(len, phases))
+    words = Words((width, groups, blocks, m, *steps, cin, *(v for phase in phases for v in (len(phase), *phase))))
+    call = Call(make_pack_rows(dtype), len(phases) * groups * blocks, (src, words, Temp("rows", nbytes)))
+    return Packed(call, Temp("rows", nbytes, writes=False))
 
 
 FACTORS = 6

@@ -29,7 +29,7 @@ def in_range(index: Any, n: Any) -> Any:
 
 @cache
 def make_check(index: str) -> Kernel:
-    """Report an index outside [-n, n); element i belongs to axis i % depth, whose n is in `extents`."""
+    """Report an index outside [-n, n). Element i belongs to axis i % depth, whose n is in `extents`."""
     ptr, size = pointer(index), ITEMSIZE[index]
 
     @kernel
@@ -47,7 +47,7 @@ def make_check(index: str) -> Kernel:
 
 
 def index_checks(site: Site, i: int, extents: Sequence[int]) -> list[Call]:
-    """The call that checks the i-th input as indices of axes of these extents; none for constants, known to be right."""
+    """The call that checks the i-th input as indices of axes of these extents; none for constants: those are right."""
     t = site.type(i)
     if site.constant(i) is not None or not t.size:
         return []

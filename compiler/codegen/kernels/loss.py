@@ -17,7 +17,7 @@ from compiler.codegen.calls import Arg, Call, Data, In, Out, Site, Status, Temp,
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.softmax import softmax_calls
 from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, kernel, pointer
-from compiler.ir.types import Tensor
+from compiler.ir.types import Tensor, numpy_dtype
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def make_weights(name: str, label: str) -> Kernel:
     """dst[i]: the weight of label i; 0 if it is ignored, 1 if there are no weights (address 0)."""
     ptr, index = pointer(name), pointer(label)
     size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+    zero, one = dtype(name).value(0), dtype(name).value(1)
 
     @kernel
     def label_weights(lo: int, hi: int, labels: int, weights: int, weighted: int, dst: int, meta: int) -> None:
@@ -91,7 +91,7 @@ def make_pick(name: str, label: str) -> Kernel:
     """dst[n, d] = -weight * x[n, label, d]; 0 where the label is ignored. The range counts (n, d)."""
     ptr, index = pointer(name), pointer(label)
     size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+    zero, one = dtype(name).value(0), dtype(name).value(1)
 
     @kernel
     def pick_loss(
@@ -175,7 +175,7 @@ def _read(memory: Temp) -> Temp:
 
 
 def _number(name: str, value: int) -> Data:
-    return Data(Tensor(np.array(value, dtype(name).numpy)))
+    return Data(Tensor(np.array(value, numpy_dtype(name))))
 
 
 @lowers("NegativeLogLikelihoodLoss")
@@ -207,7 +207,7 @@ def make_gradient_rows(name: str, label: str) -> Kernel:
     """Rows of classes: zeros, and the share of its sample at the label. Arguments as for `make_gradient_planes`."""
     ptr, index = pointer(name), pointer(label)
     size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+    zero, one = dtype(name).value(0), dtype(name).value(1)
 
     @kernel
     def label_gradient_rows(
@@ -235,7 +235,7 @@ def make_gradient_planes(name: str, label: str) -> Kernel:
     """
     ptr, index = pointer(name), pointer(label)
     size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = (getattr(np, dtype(name).numpy)(v) for v in (0, 1))
+    zero, one = dtype(name).value(0), dtype(name).value(1)
 
     @kernel
     def label_gradient_planes(

@@ -14,9 +14,21 @@ import numpy as np
 
 from compiler.codegen.calls import Call, Site, lowers
 from compiler.codegen.kernels.common import fmax, kind_of
-from compiler.codegen.kernels.pool_geometry import BEFORE, DILATION, INDEX, KERNEL, OUT, SIZE, STRIDE, TAPS, geometry
+from compiler.codegen.kernels.pool_geometry import (
+    BEFORE,
+    DILATION,
+    INDEX,
+    KERNEL,
+    OUT,
+    SIZE,
+    STRIDE,
+    TAPS,
+    Geometry,
+    geometry,
+)
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, pointer
+from compiler.ir.windows import Window
 
 
 @inline
@@ -233,3 +245,15 @@ def global_pool(site: Site) -> list[Call]:
     op = "Mean" if site.node.op == "GlobalAveragePool" else "Max"
     shape = (t.shape[0] * t.shape[1], prod(t.shape[2:]))
     return reduce_calls(op, shape, frozenset({1}), site.read(0), t.dtype, site.write(), t.dtype)
+
+
+@lowers("GlobalLpPool")
+def global_lp_pool(site: Site) -> list[Call]:
+    """A window that is everything; attribute p."""
+    t = site.type(0)
+    if not t.size:
+        return []
+    # the sum does not depend on how the axes are cut
+    sizes = (1, 1, prod(t.shape[2:]))
+    g = Geometry(t.shape[0] * t.shape[1], tuple(Window(n, n, 1, 1, 0, 0, 1) for n in sizes))
+    return [Call(make_sum(t.dtype, site.attr("p")), g.planes, (site.read(0), site.write(), 0, g.words))]

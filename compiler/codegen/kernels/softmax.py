@@ -29,7 +29,7 @@ def _log_share(x: Any, m: Any, log_sum: Any) -> Any:
 def make_rows(name: str, logarithm: bool) -> Kernel:
     """Along dense rows of n > 0 elements; the range counts rows."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
-    zero = getattr(np, dtype(name).numpy)(0)
+    zero = value(0)
 
     @kernel(reassoc=True)
     def softmax_rows(lo: int, hi: int, src: int, dst: int, n: int) -> None:

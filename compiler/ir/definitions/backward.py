@@ -34,6 +34,8 @@ def conv_weight_grad(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequenc
     dy, x = inputs
     n, c, *spatial = b.shape(x)
     group, kernel = attrs.get("group", 1), attrs["kernel_shape"]
+    if 0 in b.shape(dy) or 0 in b.shape(x):  # Conv takes no empty dimension as its channels
+        return [b.full(0, TensorType(b.type(x).dtype, (b.shape(dy)[1], c // group, *kernel)))]
     rest = [2 + i for i in range(len(spatial))]
     images = _reshape(b, x, [n, group, c // group, *spatial])
     images = b.op("Transpose", images, perm=(2, 1, 0, *(r + 1 for r in rest)))

@@ -27,7 +27,7 @@ Array = npt.NDArray[np.generic]
 
 FLOATS = (np.float16, np.float32, np.float64)
 
-LARGE = 12
+LARGE = 9
 """Spatial dimensions of pools are cut down to this, from those of a picture."""
 
 DOMAIN = {"Asin": (-0.9, 0.9), "Acos": (-0.9, 0.9), "Atanh": (-0.9, 0.9), "Acosh": (1.1, np.inf)}

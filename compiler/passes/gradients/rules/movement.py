@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 
@@ -72,11 +73,18 @@ def concat(r: Call) -> None:
 def split(r: Call) -> None:
     """The parts side by side; zeros for those that nothing depends on."""
     axis, x = r.attr("axis") % r.x().rank, r.x()
-    shapes = [r.b.shape(v) if v else None for v in r.node.outputs]
-    if None in shapes:
-        r.refuse("it has an absent output")
-    parts = [r.dys(i) or r.zeros(shape or (), x) for i, shape in enumerate(shapes)]
+    sizes = r.ints(1) or _even_sizes(x.shape[axis], r.attr("num_outputs"))
+    parts = [
+        r.dys(i) or r.zeros([size if d == axis else n for d, n in enumerate(x.shape)], x)
+        for i, size in enumerate(sizes)
+    ]
     r.give(0, parts[0].op("Concat", *parts[1:], axis=axis) if len(parts) > 1 else parts[0])
+
+
+def _even_sizes(total: int, count: int) -> list[int]:
+    """Sizes of the parts where Split gives their number: the last may be smaller."""
+    size = -(-total // count)
+    return [max(min(size, total - i * size), 0) for i in range(count)]
 
 
 @gradient("Slice")
@@ -87,12 +95,12 @@ def slice_(r: Call) -> None:
     axes = r.ints(3) or list(range(len(starts)))
     steps = r.ints(4) or [1] * len(starts)
     begin, end = [0] * x.rank, [0] * x.rank
-    for start, stop, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis %= x.rank
+    if dy.type.size == 0:
+        r.give(0, r.zeros(x.shape, x))
+        return
+    for start, stop, given, step in zip(starts, ends, axes, steps, strict=True):
+        axis = given % x.rank
         taken = range(x.shape[axis])[start:stop:step]  # ONNX slices as Python does
-        if len(taken) == 0:
-            begin[axis] = x.shape[axis]
-            continue
         if taken.step < 0:
             dy = _reversed(dy, axis)
             taken = taken[::-1]
@@ -120,7 +128,8 @@ def _spread(x: Value, axis: int, step: int) -> Value:
 def pad(r: Call) -> None:
     """Constant: the inside to x, the rest to the constant. Other modes are a Gather along each axis."""
     x, dy, pads, mode = r.x(), r.dy, r.ints(1) or [], r.attr("mode")
-    axes = [a % x.rank for a in r.ints(3) or range(x.rank)] if r.has(3) else list(range(x.rank))
+    given = r.ints(3)
+    axes = range(x.rank) if given is None else [a % x.rank for a in given]
     begin, end = [0] * x.rank, [0] * x.rank
     for i, axis in enumerate(axes):
         begin[axis], end[axis] = pads[i], pads[len(axes) + i]
@@ -133,11 +142,11 @@ def pad(r: Call) -> None:
     r.give(2, lambda: (dy.sum(every) - inside.sum(every)).reshape(r.x(2).shape))
 
 
-def _fold_pads(dy: Value, shape: tuple[int, ...], begin: list[int], end: list[int], mode: str) -> Value:
-    modes = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+def _fold_pads(dy: Value, shape: tuple[int, ...], begin: list[int], end: list[int], mode: Any) -> Value:
+    """Add what a Pad repeated to where it came from; NumPy calls the modes by the same names."""
     for axis, (b, e) in enumerate(zip(begin, end, strict=True)):
         if b or e:
-            source = np.pad(np.arange(shape[axis]), (max(b, 0), max(e, 0)), mode=modes[mode])  # type: ignore[call-overload]
+            source = np.pad(np.arange(shape[axis]), (max(b, 0), max(e, 0)), mode)
             source = source[max(-b, 0) : len(source) - max(-e, 0)]
             indices = Value(dy.b, dy.b.const(source.astype(np.int64)))
             target = (*dy.shape[:axis], shape[axis], *dy.shape[axis + 1 :])

@@ -1,0 +1,130 @@
+"""The layers: who imports whom, who prints, how long a module may be; read from the sources, not by running them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "compiler"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MAX_LINES = 420  # a module should have one subject; 400 and a little slack
+
+MAY_IMPORT = {
+    "errors": set(),
+    "ir": {"errors"},
+    "frontend": {"errors", "ir"},
+    "passes": {"errors", "ir"},
+    "codegen": {"errors", "ir", "runtime"},
+    "runtime": {"errors"},
+}
+"""Part of the package -> the other parts it may import. Modules of the package's top (api, cli, ..) may import all."""
+
+ONLY_IN = {
+    "numba": {"codegen"},
+    "llvmlite": {"codegen"},
+    "onnxruntime": set(),  # a user's program may have it; we never need it
+    "networkx": {"ir"},
+    "click": {"cli"},
+    "rich": {"cli"},
+}
+"""Distribution -> the parts that may import it."""
+
+RUNTIME_NEEDS = {"numpy", "safetensors", "compiler"}
+"""What a machine has that only runs built artifacts; the rest of the runtime is Python's own library."""
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Full names of the modules that a file imports anywhere in it, also for type checkers only, with the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            module = node.module or ""
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "compiler" else [module]
+            yield from ((name, node.lineno) for name in names)
+
+
+def found_in(path: Path, complaints: list[str]) -> str:
+    return "\n".join(f"{path.relative_to(PACKAGE.parent)}:{c}" for c in complaints)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_imports_run_one_way(path: Path) -> None:
+    here = part(path)
+    complaints = []
+    for name, line in imports(path):
+        top, *rest = name.split(".")
+        if top == "compiler" and rest and here in MAY_IMPORT and rest[0] not in MAY_IMPORT[here] | {here}:
+            complaints.append(f"{line}: {here} imports {name}")
+        if top in ONLY_IN and here not in ONLY_IN[top]:
+            complaints.append(f"{line}: {top} is for {sorted(ONLY_IN[top])} only")
+        if here == "runtime" and top not in RUNTIME_NEEDS and top not in sys.stdlib_module_names:
+            complaints.append(f"{line}: the runtime imports {top}")
+    assert not complaints, found_in(path, complaints)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_no_import_hides_in_a_function(path: Path) -> None:
+    """An import inside a function is the usual way to hide a cycle."""
+    if part(path) == "cli":
+        return  # the command imports what a subcommand needs when it runs, so that it starts at once
+    complaints = [
+        f"{inner.lineno}: an import inside {node.name}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for inner in ast.walk(node)
+        if isinstance(inner, (ast.Import, ast.ImportFrom))
+    ]
+    assert not complaints, found_in(path, complaints)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_only_the_command_prints(path: Path) -> None:
+    if part(path) == "cli":
+        return
+    complaints = [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Name) and node.id == "print")
+        or (isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr"))
+    ]
+    assert not complaints, found_in(path, complaints)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_modules_are_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has after a statement."""
+    program = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    return set(run.stdout.split())
+
+
+def test_importing_the_package_is_cheap() -> None:
+    assert "compiler" in loaded_by("import compiler")
+    assert not {"numba", "llvmlite", "onnx", "networkx", "numpy"} & loaded_by("import compiler")
+
+
+def test_built_artifacts_load_without_the_compiler() -> None:
+    if not (PACKAGE / "runtime" / "artifact.py").exists():
+        pytest.skip("there is no loader of artifacts")
+    assert not {"numba", "llvmlite", "onnx", "networkx"} & loaded_by("import compiler; compiler.load")
+
+
+def test_the_ir_does_not_need_code_generation() -> None:
+    assert not {"numba", "llvmlite"} & loaded_by("import compiler.ir.text, compiler.ir.interpret")
