@@ -1,7 +1,12 @@
 """From ONNX models to the IR: `load` reads and checks a model, `Source.program` makes the graphs for given sizes.
 
-files -> structure, training (what is wrong with it?) -> parts: for each graph flatten (gradient: names to operands;
-functions: inline; upgrade, adapters: to the canonical opset) -> program, build: typed graphs.
+files       the message, from a path or bytes          weights    initializers, external data
+structure   names, order, imports, functions           training   the rules of training_info
+operators   is each operator known and supported?      report     all problems in one error
+parts       the graphs of a model; for each, flatten: join, then
+  gradient  names in strings become operands           functions  calls are inlined
+  schema    malformed nodes are left out               upgrade    to the canonical opset (converter, adapters)
+program     step, inference, initialization            build      nodes into the IR, with static types
 """
 
 from compiler.frontend.source import NeedsDims, NeedsStatic, Source, check, load

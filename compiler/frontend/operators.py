@@ -35,10 +35,9 @@ def check_imports(imports: Iterable[OperatorSetIdProto], where: str, report: Rep
             report.malformed(
                 f"{shown} is imported as version {versions[domain]} and {o.version}", at, "keep one of them"
             )
-        elif domain == "" and o.version < OLDEST_OPSET:
+        elif o.version < 1:
             report.stop = True
-            what = f"{shown} version {o.version} is too old: versions {OLDEST_OPSET} to {CANONICAL_OPSET} can be read"
-            report.unsupported(what, at, "upgrade the model with onnx.version_converter, or export it again")
+            report.malformed(f"{shown} version {o.version} does not exist", at, "export the model again")
         elif o.version > (newest := OPSETS.get(domain, o.version)):
             report.stop = True
             what = f"{shown} version {o.version} is not known: versions up to {newest} can be read"
@@ -61,6 +60,13 @@ def _is_numeric(op: str, version: int, domain: str) -> bool:
     """Whether the first output may be a tensor of numbers."""
     s = onnx.defs.get_schema(op, version, domain)
     return not s.outputs or any(t.startswith("tensor(") and t != "tensor(string)" for t in s.outputs[0].types)
+
+
+@cache
+def _changed(op: str, version: int) -> bool:
+    """Whether an operator of an opset before the oldest that is upgraded has another form in that one."""
+    now = onnx.defs.get_schema(op, OLDEST_OPSET, "") if onnx.defs.has(op, OLDEST_OPSET, "") else None
+    return now is None or now.since_version > version
 
 
 class Operators:
@@ -106,7 +112,11 @@ class Operators:
             what = f"there is no operator {op!r} in {domain or 'ai.onnx'} version {version}"
             report.malformed(what, at, "import a newer opset" if newest else "check its name and domain")
             return
-        if not _nests_well(node):
+        if domain == "" and version < OLDEST_OPSET and _changed(op, version):
+            report.stop = True  # the nodes must not be taken for those of a later opset
+            what = f"{op} of ai.onnx version {version} is too old: versions {OLDEST_OPSET} to {CANONICAL_OPSET} can be read"
+            report.unsupported(what, at, "upgrade the model with onnx.version_converter, or export it again")
+        elif not _nests_well(node):
             report.unsupported(f"operator {op} is not supported", at, "unroll it, or compute its result outside")
         elif not _is_numeric(op, version, domain):
             report.unsupported(f"operator {op} computes no numeric tensor", at, "compute its result outside")

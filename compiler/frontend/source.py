@@ -28,6 +28,9 @@ TRIED_SIZES = (2, 32, 224)
 """What `check` puts for a symbol: small ones are quick, images must not vanish between convolutions."""
 
 
+_LARGEST = 2**40
+
+
 class NeedsDims(UnsupportedError):
     """Symbolic dims that nothing binds: `symbols`."""
 
@@ -187,6 +190,8 @@ class Source:
                 raise InputError(f"the model has no symbolic dim {s!r}: there are {known}")
             if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
                 raise InputError(f"dim {s!r} must be a positive integer, not {n!r}")
+            if n > _LARGEST:
+                raise InputError(f"dim {s!r} is {n}: no tensor is as large as that")
         sizes = {s: int(n) for s, n in dims.items()}
         tensors = {name: self._static(name, array, sizes) for name, array in static.items()}
         for name in fed:

@@ -26,12 +26,6 @@ def trained_model(source: Source, values: Mapping[str, AnyArray]) -> ModelProto:
             doc = t.doc_string
             t.CopyFrom(_proto(t.name, weight, values))
             t.doc_string = doc
-    kept = [s for s in graph.sparse_initializer if s.values.name not in values]
-    trained = [s.values.name for s in graph.sparse_initializer if s.values.name in values]
-    graph.initializer.extend(_proto(name, source.initializers[name], values) for name in trained)
-    if trained:
-        del graph.sparse_initializer[:]
-        graph.sparse_initializer.extend(kept)
     source.tensors.embed(graph.node)
     for f in model.functions:
         source.tensors.embed(f.node)

@@ -20,10 +20,6 @@ CORRECTIONS: dict[str, Correction] = {}
 """op -> (node, input types, known inputs) -> type of the first output; None where onnx's will do."""
 
 
-GUARDS: dict[str, Callable[[Node, Sequence[TensorType | None]], str]] = {}
-"""op -> what is wrong with a node on which onnx's inference would abort the process; '' if nothing is."""
-
-
 def _correction(*ops: str) -> Callable[[Correction], Correction]:
     def register(function: Correction) -> Correction:
         CORRECTIONS.update(dict.fromkeys(ops, function))
@@ -96,16 +92,3 @@ def _conv_transpose(node: Node, types: Sequence[TensorType | None], _known: Know
         return None
     axes = transposed_windows(node, x.shape[2:], w.shape[2:])
     return TensorType(x.dtype, (x.shape[0], w.shape[1] * node.attr("group", 1), *(a.out for a in axes)))
-
-
-def _split_guard(node: Node, _types: Sequence[TensorType | None]) -> str:
-    parts = node.attr("num_outputs", len(node.outputs))
-    return "" if parts == len(node.outputs) else f"num_outputs is {parts}, but there are {len(node.outputs)} outputs"
-
-
-def _gather_nd_guard(node: Node, types: Sequence[TensorType | None]) -> str:
-    batch, ranks = node.attr("batch_dims", 0), [t.rank for t in types if t is not None]
-    return "" if 0 <= batch < min(ranks, default=0) else f"batch_dims {batch} is not below the ranks {ranks}"
-
-
-GUARDS.update({"GatherND": _gather_nd_guard, "Split": _split_guard})

@@ -8,8 +8,9 @@ from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_
 from onnx.checker import ValidationError
 from onnx.defs import OpSchema
 
-from compiler.ir.corrections import CORRECTIONS, GUARDS
+from compiler.ir.corrections import CORRECTIONS
 from compiler.ir.graph import Graph, Node
+from compiler.ir.guards import crash
 from compiler.ir.known import KNOWN_LIMIT
 from compiler.ir.proto import OPSETS, attr_to_proto, element_type_name, schema, type_from_proto, type_to_proto
 from compiler.ir.types import AnyArray, TensorType, dtype_from_onnx
@@ -77,8 +78,6 @@ def infer(node: Node, types: Sequence[TensorType | None], known: KnownInput) -> 
         raise InferenceError(f"there is no operator {node.op}")
     if node.bodies:
         raise InferenceError(f"{node.op} with a nested graph is not supported")
-    if node.op in GUARDS and (what := GUARDS[node.op](node, types)):
-        raise InferenceError(what)
     static = STATIC_OPERANDS.get(node.op)
     if static is None:
         try:
@@ -124,6 +123,11 @@ def _run(s: OpSchema, node: Node, types: Sequence[TensorType | None], data: dict
     input_data: dict[str, TensorProto] = {names[i]: numpy_helper.from_array(v) for i, v in data.items()}
     try:
         proto.attribute.extend(attr_to_proto(node.op, k, v) for k, v in node.attrs.items())
+    except (TypeError, ValueError) as e:
+        raise InferenceError(str(e)) from e
+    if what := crash(proto, s):
+        raise InferenceError(what)
+    try:
         result = shape_inference.infer_node_outputs(s, proto, input_types, input_data, opset_imports=_OPSET_IDS)
     except (shape_inference.InferenceError, ValidationError, ValueError, TypeError, RuntimeError, LookupError) as e:
         raise InferenceError(_short(str(e))) from e

@@ -116,10 +116,30 @@ def test_versions() -> None:
     del model.training_info[:]
     model.ClearField("ir_version")
     assert "the IR version is missing" in problem(model)
-    for version in (6, 29, 1000):
+    for version in (0, 29, 1000):
         model = linear()
         model.opset_import[0].version = version
         assert f"ai.onnx version {version}" in problem(model)
+
+
+def test_operators_of_opsets_before_broadcasting_are_refused_one_by_one() -> None:
+    model = linear()
+    model.opset_import[0].version = 6
+    with pytest.raises(CompileError) as e:
+        load(model)
+    assert len(e.value.problems) > 1
+    assert all("of ai.onnx version 6 is too old" in p.what for p in e.value.problems), e.value
+
+
+def test_operators_that_never_changed_are_read_from_any_opset() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Not", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.BOOL, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.BOOL, [2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 1)], ir_version=3)
+    assert [n.op for n in load(model).program().step.nodes] == ["Not"]
 
 
 # --- external data ---------------------------------------------------------------------------------------
