@@ -107,6 +107,8 @@ class Operators:
             report.unsupported(what, at, "define it as a model-local function of standard operators, or remove it")
             return
         version = min(self._versions[domain], OPSETS[domain])
+        if version < 1:
+            return  # reported with the imports
         if not onnx.defs.has(op, version, domain):
             newest = onnx.defs.has(op, OPSETS[domain], domain)
             what = f"there is no operator {op!r} in {domain or 'ai.onnx'} version {version}"
@@ -114,7 +116,7 @@ class Operators:
             return
         if domain == "" and version < OLDEST_OPSET and _changed(op, version):
             report.stop = True  # the nodes must not be taken for those of a later opset
-            what = f"{op} of ai.onnx version {version} is too old: versions {OLDEST_OPSET} to {CANONICAL_OPSET} can be read"
+            what = f"{op} of ai.onnx version {version} is too old: versions from {OLDEST_OPSET} on can be read"
             report.unsupported(what, at, "upgrade the model with onnx.version_converter, or export it again")
         elif not _nests_well(node):
             report.unsupported(f"operator {op} is not supported", at, "unroll it, or compute its result outside")
