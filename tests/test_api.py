@@ -110,7 +110,7 @@ def test_dims() -> None:
 
 
 def test_sizes_of_another_universe() -> None:
-    for n in (2**36, 2**60, 2**100):
+    for n in (2**60, 2**100):
         with pytest.raises(compiler.OnnxcError):
             compiler.compile(linear(), dims={"N": n})
 
@@ -127,7 +127,9 @@ def test_seeds_that_are_none(seed: Any) -> None:
         compiler.compile(linear(), seed=seed)
 
 
-RESHAPE = "m (float[2,3] x, int64[2] shape) => (float[A,B] y) <float[1] k = {2}> { r = Reshape(x, shape) y = Mul(r, k) }"
+RESHAPE = (
+    "m (float[2,3] x, int64[2] shape) => (float[A,B] y) <float[1] k = {2}> { r = Reshape(x, shape) y = Mul(r, k) }"
+)
 
 
 def test_a_shape_bound_by_static() -> None:
@@ -439,7 +441,7 @@ def test_external_data(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert onnx.load(tmp_path / "m.onnx", load_external_data=False).graph.initializer[0].data_location == 1
     step = compiler.compile(tmp_path / "m.onnx")
-    plain = compiler.compile(model)
+    plain = compiler.compile(tiny())  # onnx.save has moved the data out of the other message
     x, label = np.ones((2, 4), np.float32), [0, 2]
     for _ in range(2):
         assert bits(step(x=x, label=label)) == bits(plain(x=x, label=label))

@@ -3,6 +3,7 @@ from before it; gradients equal finite differences of the exported forward graph
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_every_pass_keeps_the_values(name: str) -> None:
         arrays = feeds or validate.random_feeds(graphs[0][1])
         arrays = {v: arrays[v] for v in graphs[0][1].inputs}
         assert len(runnable) > 3, role
-        for (_, before), (stage, after) in zip(runnable, runnable[1:], strict=False):
+        for (_, before), (stage, after) in itertools.pairwise(runnable):
             if before is not after and dump(before) != dump(after):
                 try:
                     validate.validate(before, after, arrays, rtol=2e-4, atol=2e-5)

@@ -94,7 +94,7 @@ def state_offsets(types: Mapping[str, TensorType]) -> tuple[dict[str, int], int]
 
 
 def place(graph: Graph, s: Schedule, reserved: int, states: Mapping[str, TensorType]) -> Memory:
-    """Give every value memory. reserved: bytes at the arena's start that are taken; states: all that share the block."""
+    """Give every value memory. reserved: bytes taken at the arena's start; states: all that share the block."""
     m = Memory()
     offsets, m.state_bytes = state_offsets(states)
     for v in graph.states:

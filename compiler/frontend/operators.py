@@ -14,7 +14,7 @@ from compiler.frontend.report import Report
 from compiler.frontend.upgrade import OLDEST_OPSET
 from compiler.frontend.walk import attribute_tensors, bodies
 from compiler.frontend.weights import Tensors
-from compiler.ir.proto import CANONICAL_OPSET, OPSETS, TRAINING_DOMAIN, op_name, schema
+from compiler.ir.proto import OPSETS, TRAINING_DOMAIN, op_name, schema
 
 _NESTING = frozenset({"If"})
 """Operators with nested graphs that can be read."""

@@ -42,10 +42,12 @@ class Slot:
 
     @property
     def numpy(self) -> np.dtype[Any]:
+        """NumPy's type of the elements."""
         return np.dtype(NUMPY[self.dtype])
 
     @property
     def nbytes(self) -> int:
+        """Size without slack."""
         return prod(self.shape) * self.numpy.itemsize
 
 
@@ -78,6 +80,7 @@ class Layout:
         return table
 
     def to_json(self) -> str:
+        """All of it as text, for a manifest."""
         return json.dumps(asdict(self))
 
     @classmethod

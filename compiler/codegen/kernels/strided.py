@@ -39,7 +39,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def copy_call(src: In, dst: Out, nbytes: int) -> Call:
+def copy_call(src: In | Data, dst: Out, nbytes: int) -> Call:
     """Copy the first `nbytes` bytes of one value to another."""
     return Call(copy_bytes, -(-nbytes // LINE), (src, dst, nbytes))
 
