@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
@@ -47,18 +47,19 @@ class Options:
 
 
 def state_types(source: Source, algorithm: int | None = None) -> dict[str, TensorType]:
-    """All states: the variables that bindings name, and what random numbers are drawn from.
+    """All states: the variables that bindings name, and what random numbers are drawn from, if any are.
 
-    ModelError: a variable has the name of a hidden state.
+    ModelError: the model has the name of a hidden state for something else.
     """
     types = {name: source.initializers[name].type for name in source.variables_of(algorithm)}
-    if not _draws(source):
-        return types
-    if taken := [name for name in (SEED, STEP) if name in types]:
-        raise ModelError(
-            Problem(f"variable {n!r} has a name that onnxc keeps for itself", "", "rename it") for n in taken
-        )
-    return types | {SEED: TensorType("i64"), STEP: TensorType("i64")}
+    nodes = list(_nodes(source))
+    draws = any(n.op_type in RANDOM_OPS or n.op_type == "Dropout" for n in nodes)
+    taken = {*types, *(source.inputs if draws else ()), *(v for n in nodes for v in n.output if draws)}
+    if problems := [
+        Problem(f"{n!r} is a name that onnxc keeps for itself", "", "rename it") for n in (SEED, STEP) if n in taken
+    ]:
+        raise ModelError(problems)
+    return types | ({SEED: TensorType("i64"), STEP: TensorType("i64")} if draws else {})
 
 
 def state_slots(types: Mapping[str, TensorType]) -> list[Slot]:
@@ -250,17 +251,15 @@ def _fetching(g: Graph, fetch: Sequence[str]) -> Graph:
     )  # fmt: skip
 
 
-def _draws(source: Source) -> bool:
-    """Whether any node of the model may draw random numbers."""
+def _nodes(source: Source) -> Iterator[NodeProto]:
+    """All nodes of the model, of nested graphs and functions as well."""
     model = source.model
     graphs = [model.graph, *(g for info in model.training_info for g in (info.algorithm, info.initialization))]
-    nodes: list[NodeProto] = [n for g in graphs for n in g.node] + [n for f in model.functions for n in f.node]
-    while nodes:
-        node = nodes.pop()
-        if node.op_type in RANDOM_OPS or node.op_type == "Dropout":
-            return True
-        nodes += [n for a in node.attribute if a.type == AttributeProto.GRAPH for n in a.g.node]
-    return False
+    pending: list[NodeProto] = [n for g in graphs for n in g.node] + [n for f in model.functions for n in f.node]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += [n for a in node.attribute if a.type == AttributeProto.GRAPH for n in a.g.node]
 
 
 @cache

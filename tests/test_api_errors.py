@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import compiler
-from tests.frontend.small import linear, make_model
+from tests.frontend.small import linear, make_model, training_info
 from tests.models import tiny
 from tests.test_api import T, W, X, bits
 
@@ -131,22 +131,33 @@ def test_sizes_that_contradict(linear_step: compiler.StepFunction) -> None:
 
 
 def test_training_goes_on_after_a_bad_label() -> None:
-    """State and random stream are those of a run without the failed step."""
-    drops = tiny()
-    good, bad = (compiler.compile(drops, dims={"N": 4}) for _ in range(2))
+    """State and random stream are those of a run without the failed steps."""
+    main = "m (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, w) }"
+    algorithm = """step (int64[N] label) => (float loss, float[N,3] seen, float[3,2] w_next, int64 n_next)
+    <float half = {0.5}, bool training = {1}, int64 n = {0}, int64 one = {1}>
+    {
+      n_next = Add(n, one)
+      seen = Dropout(x, half, training)
+      p = MatMul(seen, w)
+      [cross_entropy] loss = SoftmaxCrossEntropyLoss(p, label)
+      dw = ai.onnx.preview.training.Gradient<xs=["w"], zs=["x", "label"], y="loss">(w, x, label)
+      w_next = Sub(w, dw)
+    }"""
+    model = make_model(main, training_info(algorithm, {"w": "w_next", "n": "n_next"}))
+    good, bad = (compiler.compile(model, threads=n) for n in (1, 2))
     rng = np.random.default_rng(0)
-    batches = [(rng.normal(size=(4, 4)).astype(np.float32), rng.integers(0, 3, 4)) for _ in range(4)]
-    for i, (x, label) in enumerate(batches):
-        if i == 2:
+    for i in range(5):
+        x, label = rng.normal(size=(4, 3)).astype(np.float32), rng.integers(0, 2, 4)
+        if i in (0, 2, 3):
             before = bits(bad.state)
-            wrong = label.copy()
-            wrong[3] = 3
-            for _ in range(2):
-                with pytest.raises(compiler.InputError, match=r"SoftmaxCrossEntropyLoss.*nothing was updated"):
-                    bad(x=x, label=wrong)
+            for wrong in (2, -1, 2**40):
+                message = r"label out of range \[0, 2\), in node '(cross_entropy|loss)'; nothing was updated: correct the input"
+                with pytest.raises(compiler.InputError, match=message):
+                    bad(x=x, label=np.append(label[:3], wrong))
             assert bits(bad.state) == before
         assert bits(good(x=x, label=label)) == bits(bad(x=x, label=label))
     assert bits(good.state) == bits(bad.state)
+    assert good.state["n"] == good.state["onnxc.step"] == 5
 
 
 def test_a_call_within_a_call() -> None:

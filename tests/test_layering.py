@@ -14,6 +14,9 @@ PACKAGE = Path(__file__).parent.parent / "compiler"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 420  # a module should have one subject; 400 and a little slack
 
+COMMAND = {"cli", "progress"}
+"""The command: the only modules that print."""
+
 MAY_IMPORT = {
     "errors": set(),
     "ir": {"errors"},
@@ -29,8 +32,8 @@ ONLY_IN = {
     "llvmlite": {"codegen"},
     "onnxruntime": set(),  # a user's program may have it; we never need it
     "networkx": {"ir"},
-    "click": {"cli"},
-    "rich": {"cli"},
+    "click": COMMAND,
+    "rich": COMMAND,
 }
 """Distribution -> the parts that may import it."""
 
@@ -76,7 +79,7 @@ def test_imports_run_one_way(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_no_import_hides_in_a_function(path: Path) -> None:
     """An import inside a function is the usual way to hide a cycle."""
-    if part(path) == "cli":
+    if part(path) in COMMAND:
         return  # the command imports what a subcommand needs when it runs, so that it starts at once
     complaints = [
         f"{inner.lineno}: an import inside {node.name}"
@@ -90,7 +93,7 @@ def test_no_import_hides_in_a_function(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_only_the_command_prints(path: Path) -> None:
-    if part(path) == "cli":
+    if part(path) in COMMAND:
         return
     complaints = [
         f"{node.lineno}: {ast.unparse(node)}"

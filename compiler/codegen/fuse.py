@@ -32,6 +32,9 @@ from compiler.ir.types import Tensor, TensorType
 MAX_NODES, MAX_POINTERS = 48, 16
 """Limits of one kernel: long ones compile slowly and spill registers."""
 
+BUFFERS = 24
+"""Numbers that tell a kernel's buffers apart; only one node alone may have more operands."""
+
 
 @dataclass
 class Group:
@@ -236,8 +239,9 @@ def _source(
     parameters = ["lo", "hi", *(f"n{k}" for k in range(1, depth)), *names]
     head = [f"def {_name(group.nodes)}({', '.join(parameters)}):"]
     outer, row, inner = [], [], []
-    for k, v in enumerate(operands):
-        runs, x, dtype = loop.axes[k], names[k], types[v].dtype
+    buffers = _buffers([k >= len(group.inputs) or v in inplace.values() for k, v in enumerate(operands)])
+    for i, v in enumerate(operands):
+        runs, x, dtype, k = loop.axes[i], names[i], types[v].dtype, buffers[i]
         size = ITEMSIZE[dtype]
         if not any(runs):
             outer.append(f"{x}v = p_{dtype}({x}, {k})[0]")
@@ -247,7 +251,7 @@ def _source(
             row.append(f"{x}p = p_{dtype}({x} + {size} * ({_offset(runs)}), {k})")
             if not runs[-1]:
                 row.append(f"{x}v = {x}p[0]")
-        if k < len(group.inputs) and runs[-1]:
+        if i < len(group.inputs) and runs[-1]:
             inner.append(f"{x}v = {x}p[j]")
     body, constants = formulas(group, types, consts, of)
     inner += body
@@ -266,6 +270,15 @@ def _source(
         rows = [*decode, "i0 = q", *row, f"for j in range(n{depth - 1}):", *(f"    {line}" for line in inner)]
         lines = [*outer, "for r in range(hi - lo):", *(f"    {line}" for line in rows)]
     return "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n", constants
+
+
+def _buffers(written: Sequence[bool]) -> list[int]:
+    """A buffer number for each operand. Of those beyond the numbers that there are, the ones only read share one."""
+    if len(written) <= BUFFERS:
+        return list(range(len(written)))
+    taken = iter(range(BUFFERS - 1))
+    first = {i: next(taken) for i, w in enumerate(written) if w}
+    return [first[i] if w else next(taken, BUFFERS - 1) for i, w in enumerate(written)]
 
 
 def _offset(runs: tuple[bool, ...]) -> str:

@@ -15,6 +15,7 @@ from compiler.codegen.memory import Memory, Place, padded, place
 from compiler.codegen.native.threads import BARRIER_BYTES
 from compiler.codegen.schedule import VIEWS, Schedule, Unit, schedule
 from compiler.codegen.steps import step_call
+from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import AnyArray, TensorType
 from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, TABLE, Layout, Slot
@@ -231,7 +232,8 @@ class _Planner:
                 return [(CONST, self._extra(tensor, tensor.array))]
             case Number(value):
                 return [(-1, struct.unpack("<q", struct.pack("<d", value))[0])]
-            case Status(message):
+            case Status(what):
+                message = f"{what}, in {where(u.nodes[0])}"
                 if message not in self.messages:
                     self.messages.append(message)
                 return [(ARENA, STATUS), (-1, self.messages.index(message) + 1)]

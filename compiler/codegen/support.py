@@ -13,8 +13,21 @@ from compiler.ir.graph import Node
 from compiler.ir.types import TensorType
 
 
+WIDE = frozenset(
+    {"AveragePool", "Conv", "ConvTranspose", "CumProd", "CumSum", "Gemm", "GlobalAveragePool", "GlobalLpPool"}
+    | {"LayerNormalization", "LpPool", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
+    | {"onnxc.AveragePoolGrad", "onnxc.BatchNorm", "onnxc.BatchNormGrad", "onnxc.ConvWeightGrad"}
+    | {"onnxc.LayerNormGrad", "onnxc.NegativeLogLikelihoodLossGrad"}
+)
+"""Ops whose kernels compute in the type that is stored, and so have none for half precision."""
+
+HALF = frozenset({"f16", "bf16"})
+
+
 def has_kernel(node: Node, types: Sequence[TensorType | None]) -> bool:
     """Whether a node with operands of these types runs as it is (the nodes in the branches of an If apart)."""
+    if node.op in WIDE and any(t is not None and t.dtype in HALF for t in types):
+        return False
     if node.op in VIEWS or node.op in STEPS or node.op in LOWERINGS or node.op == "If":
         return True
     return is_elementwise(node, [t.dtype if t else "" for t in types])

@@ -73,12 +73,13 @@ def _graph(g: Graph, path: str) -> Iterator[Problem]:
         if not problems:
             problems = [p for v in node.results for p in _size(v, g, at)]
             broken.update(node.results if problems else ())
+        broken.update(v for v in node.results if v not in g.types)
         for name, body in node.bodies.items():
             problems += _body(body, f"{at} / {name}")
         yield from problems
         if not problems:  # what a broken node computes is not known
             defined.update((v, node) for v in node.results)
-    for v in g.types.keys() - seen:
+    for v in [v for v in g.types if v not in seen]:
         yield Problem(f"{v!r} has a type, but nothing defines it", path)
     yield from _bindings(g, path, seen)
 

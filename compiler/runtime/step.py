@@ -26,6 +26,9 @@ EXECUTABLES = 64
 """How many executables (by shapes, fetched values, ...) are kept ready; others are made again from their code."""
 
 
+_NOTHING: tuple[str, ...] = ()
+
+
 class Backend(Protocol):
     """What a StepFunction runs: the compiler's specializations, or a built artifact."""
 
@@ -177,8 +180,8 @@ class StepFunction:
     def _run(
         self, role: str, feeds: Mapping[str, Any] | None, named: Mapping[str, Any], fetch: Sequence[str]
     ) -> dict[str, Array]:
-        given: Mapping[str, Any] = named if not feeds else {**feeds, **named} if named else feeds
-        if not fetch:
+        given = named if feeds is None else _joined(feeds, named)
+        if fetch is _NOTHING:
             with self._lock:
                 found = self._recent.get(role)
                 if found is not None and found.takes(given):
@@ -198,8 +201,6 @@ class StepFunction:
             self._running = False
 
     def _arrays(self, role: str, given: Mapping[str, Any]) -> dict[str, Array]:
-        if not isinstance(given, Mapping):
-            raise InputError(f"inputs are keywords or a mapping from names to arrays, not {type(given).__name__}")
         types = self._backend.inputs(role)
         hints = dict.fromkeys(self.state, "a state: assign it to step.state")
         if role == "infer":
@@ -279,15 +280,24 @@ class StepFunction:
         )
 
 
+def _joined(feeds: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(feeds, Mapping):
+        raise InputError(f"inputs are keywords or a mapping from names to arrays, not {type(feeds).__name__}")
+    return {**feeds, **named} if named else feeds
+
+
 def check_seed(seed: Any) -> None:
     """InputError unless a seed is an integer that the hidden state holds."""
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
         raise InputError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
 
 
-def _names(fetch: Iterable[Any]) -> tuple[str, ...]:
+def _names(fetch: Iterable[Any] | None) -> tuple[str, ...]:
     if isinstance(fetch, str):
         raise InputError(f"fetch is a list of names: fetch=[{fetch!r}]")
+    if isinstance(fetch, np.ndarray) or not isinstance(fetch, Iterable | None):
+        what = f"fetch is a list of names, not {type(fetch).__name__}"
+        raise InputError(f"{what}; an input of that name goes into a mapping: {{'fetch': ...}}")
     names = tuple(dict.fromkeys(fetch or ()))
     if bad := [n for n in names if not isinstance(n, str)]:
         raise InputError(f"fetch is a list of names, and {bad[0]!r} is none")

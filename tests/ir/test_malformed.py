@@ -175,7 +175,9 @@ CORPUS: dict[str, list[tuple[Any, ...]]] = {
         (["f32[2,3]", "i64[4,0]"], {}, "tuples of 0"),
         (["f32[2,3]", np.array([[0, 3]])], {}, "index 3 is out of the range of axis 1"),
         (["f32[2,3]", "i64[]"], {}, "rank"),
+        (["f32[2,3]", "i64[4,1]"], {"batch_dims": -100}, "batch_dims -100"),  # onnx's inference would crash
     ],
+    "EyeLike": [([None], {}, "0 inputs"), (["f32[2]"], {}, "2-dimensional")],
     "ScatterElements": [
         (["f32[2,3]", "i64[1,3]", "f32[1]"], {}, "differ in shape"),
         (["f32[2,3]", "i64[3]", "f32[3]"], {}, "differ in rank"),
@@ -330,6 +332,7 @@ CORPUS: dict[str, list[tuple[Any, ...]]] = {
         (["f32[2,3,4]", "f32[4]", "f32[3]"], {}, "the bias has the shape [3]"),
         (["f32[2,3,4]", "f32[5,2,3,4]"], {"axis": 1}, "the scale has the shape"),
         (["f32[2,3,4]", "f32[4]"], {"axis": 5}, "axis 5"),
+        (["f32[2,3,4]", "f32[4]"], {"axis": 10**12}, "1000000000000"),  # onnx's inference would crash
         (["f32[2,0]", "f32[0]"], {}, "empty"),
     ],
     "InstanceNormalization": [(["f32[2,3,4]", "f32[5]", "f32[3]"], {}, "the scale has the shape [5]")],

@@ -91,6 +91,10 @@ BROKEN = {
     "read before definition": (lambda p: p.update(nodes=p["nodes"][::-1]), "'y' is read, but nothing before"),
     "reads itself": (node(0, inputs=("x", "y")), "'y' is read, but nothing before"),
     "value without type": (field("types", drop("y")), "'y' has no type"),
+    "read without type": (
+        lambda p: (field("types", drop("x"))(p), node(0, op="Neg", inputs=("x",))(p)),
+        "'x' has no type",
+    ),
     "type without value": (field("types", add(q=T)), "'q' has a type, but nothing defines it"),
     "empty name": (field("inputs", ("x", "p", "")), "a value has an empty name"),
     "negative dimension": (field("types", add(x=TensorType("f32", (-1,)))), "which is none"),
