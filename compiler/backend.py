@@ -15,13 +15,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 from onnx.backend.base import Backend as _Base
 from onnx.backend.base import BackendRep
 
 from compiler.api import compile as compile_model
 from compiler.errors import InputError
 from compiler.frontend import load as load_source
+from compiler.ir.proto import OPSETS
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 
@@ -33,7 +34,7 @@ class Rep(BackendRep):
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
-        self._step: StepFunction | None = None
+        self._steps: dict[bytes, StepFunction] = {}
         load_source(model)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
@@ -44,14 +45,20 @@ class Rep(BackendRep):
         """
         graph = self._model.graph
         feeds = inputs if isinstance(inputs, Mapping) else self._named(inputs)
-        if self._step is None:
-            self._step = compile_model(_with_reference_dropout(self._model, feeds))
-        found = self._step({n: np.asarray(a) for n, a in feeds.items()})
+        found = self._step_for(feeds)({n: np.asarray(a) for n, a in feeds.items()})
         results = []
         for o in graph.output:
             a = found[o.name]
             results.append(a.view(_BF16) if o.type.tensor_type.elem_type == TensorProto.BFLOAT16 else a)
         return tuple(results)
+
+    def _step_for(self, feeds: Mapping[str, Any]) -> StepFunction:
+        """One step for all calls, or with Dropout in training mode one for each mask."""
+        model = _with_reference_dropout(self._model, feeds)
+        key = b"" if model is self._model else model.SerializeToString()
+        if key not in self._steps:
+            self._steps[key] = compile_model(model)
+        return self._steps[key]
 
     def _named(self, inputs: Sequence[Any]) -> dict[str, Any]:
         defaults = {t.name for t in self._model.graph.initializer}
@@ -78,9 +85,28 @@ class Backend(_Base):
         """CPU only."""
         return device.partition(":")[0] == "CPU"
 
+    @classmethod
+    def run_node(
+        cls, node: NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
+    ) -> tuple[Array, ...]:
+        """Outputs of one node on arrays by position, at the opset `opset_version` (by default the newest)."""
+        names = [n for n in node.input if n]
+        arrays = dict(zip(names, map(np.asarray, inputs), strict=True))
+        types = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in arrays.items()
+        ]
+        outputs = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
+        opset = helper.make_opsetid(node.domain, kwargs.get("opset_version", OPSETS.get(node.domain, 1)))
+        graph = helper.make_graph([node], "node", types, outputs)
+        model = helper.make_model(graph, opset_imports=[opset])
+        return cls.run_model(shape_inference.infer_shapes(model, data_prop=True), arrays, device)
+
 
 def _with_reference_dropout(model: ModelProto, feeds: Mapping[str, Any]) -> ModelProto:
     """The model with training Dropout of graph inputs as a product with the reference implementation's mask."""
+    if not any(node.op_type == "Dropout" for node in model.graph.node):
+        return model
     values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     values |= {n: np.asarray(a) for n, a in feeds.items()}
     for node in model.graph.node:
@@ -113,4 +139,6 @@ def _masked(node: NodeProto, values: Mapping[str, Array]) -> list[NodeProto]:
 
 prepare = Backend.prepare
 supports_device = Backend.supports_device
+is_compatible = Backend.is_compatible
 run_model = Backend.run_model
+run_node = Backend.run_node

@@ -38,21 +38,19 @@ class Epoch:
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays of an .npz file. InputError for any other."""
     name = os.fspath(path)
-    if not os.path.exists(name):
-        raise InputError(f"there is no file {name!r}")
     try:
-        with np.load(path, allow_pickle=False) as found:
-            if not isinstance(found, np.lib.npyio.NpzFile):
-                raise InputError(f"{name!r} holds one array: make an .npz with the model's inputs by name")
-            return dict(found)
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.lib.npyio.NpzFile):
+            with found:
+                return dict(found)
+    except FileNotFoundError as e:
+        raise InputError(f"there is no file {name!r}") from e
     except IsADirectoryError as e:
         raise InputError(f"{name!r} is a folder, not an .npz file") from e
     except (ValueError, EOFError, KeyError, OSError, TypeError, zipfile.BadZipFile, zlib.error) as e:
-        if isinstance(e, InputError):
-            raise
-        pickled = "pickle" in str(e)
-        why = "it holds Python objects, which are not loaded" if pickled else str(e) or "it is damaged"
+        why = "it holds Python objects, which are not loaded" if "pickle" in str(e) else str(e) or "it is damaged"
         raise InputError(f"{name!r} is no .npz file of numeric arrays: {why}") from e
+    raise InputError(f"{name!r} holds one array: make an .npz with the model's inputs by name")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
-# the same examples in every run, and no files left behind
+# the same examples in every run; what hypothesis finds out about the sources goes where pytest keeps its own files
+set_hypothesis_home_dir(Path(__file__).parents[1] / ".pytest_cache" / "hypothesis")
 settings.register_profile(
     "onnxc", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

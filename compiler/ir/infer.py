@@ -94,7 +94,7 @@ def infer(node: Node, types: Sequence[TensorType | None], known: KnownInput) -> 
         return remembered(node, types, lambda: _run(s, node, types, data), values)
     except _Incomplete:
         if not missing:
-            raise InferenceError(f"onnx gives no static type to the outputs of {node.op}") from None
+            raise InferenceError("the shape of a result depends on values, which is not supported") from None
         raise NotStatic(node, missing) from None
 
 
