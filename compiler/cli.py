@@ -34,9 +34,7 @@ def main() -> NoReturn:
 
 def _run() -> int:
     try:
-        code = command(prog_name="onnxc", standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        code = int(command(prog_name="onnxc", standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
         _error("interrupted")
         return INTERRUPTED
@@ -47,12 +45,20 @@ def _run() -> int:
         path = e.ctx.command_path if e.ctx else "onnxc"
         _error(f"{e.format_message()} See {path} --help")
         return USAGE
-    except OSError as e:  # of standard output: all others are dealt with in the commands
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer has nowhere to go
-        if not isinstance(e, BrokenPipeError):
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as e:
+        _leave_output()
+        if not code and not isinstance(e, BrokenPipeError):
             _error(f"cannot write to standard output: {e.strerror}")
         return REFUSED
-    return int(code or 0)
+    return code
+
+
+def _leave_output() -> None:
+    """Nobody takes standard output any more, as behind `| head`: what is still in its buffer goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _error(text: str) -> None:
@@ -66,8 +72,11 @@ def _reporting(f: Callable[..., int | None]) -> Callable[..., int]:
     def wrapped(*args: Any, **kwargs: Any) -> int:
         try:
             return f(*args, **kwargs) or 0
-        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit):
             raise
+        except BrokenPipeError:
+            _leave_output()
+            return REFUSED
         except Exception as e:  # noqa: BLE001 - a traceback tells a user nothing
             if os.environ.get(DEBUG):
                 traceback.print_exc()

@@ -13,6 +13,7 @@ import numpy as np
 
 from compiler.errors import InputError
 from compiler.frontend import Source, load
+from compiler.frontend.files import Model
 from compiler.frontend.types import InputType
 from compiler.runtime.arguments import held
 from compiler.runtime.layout import NUMPY
@@ -86,7 +87,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
+        model: Model,
         data: Mapping[str, Array],
         evaluation: Mapping[str, Array] | None = None,
         *,

@@ -51,7 +51,7 @@ def test_from_path_bytes_and_message(tmp_path: Path) -> None:
         np.testing.assert_allclose(out["y"], X @ W)
         np.testing.assert_allclose(step.state["w"], w, rtol=1e-6)
         assert step.state["n"] == 1
-    with pytest.raises(TypeError, match="a model is a path, bytes or an onnx.ModelProto, not int"):
+    with pytest.raises(TypeError, match=r"a model is a path, bytes or an onnx\.ModelProto, not int"):
         compiler.compile(3)  # type: ignore[arg-type]
 
 

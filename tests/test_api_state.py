@@ -231,7 +231,7 @@ def test_variables_with_the_name_of_a_hidden_state() -> None:
         return found
 
     for model in (dropout(), make_model(LINEAR, training_info(STEP, UPDATES))):
-        with pytest.raises(compiler.ModelError, match="'onnxc.seed' is a name that onnxc keeps for itself"):
+        with pytest.raises(compiler.ModelError, match=r"'onnxc\.seed' is a name that onnxc keeps for itself"):
             compiler.compile(renamed(model))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -130,14 +131,17 @@ def test_a_defect_is_one_line(onnxc: Callable[..., Done], folder: Path, monkeypa
     monkeypatch.setattr(compiler.api, "check", broken)
     done = onnxc("check", folder / "linear.onnx")
     assert done.code == 1
-    assert done.err.startswith("error: a defect of onnxc, please report it: ZeroDivisionError: division by zero, in test_cli.py:")
+    assert done.err.startswith(
+        "error: a defect of onnxc, please report it: ZeroDivisionError: division by zero, in test_cli.py:"
+    )
     assert len(done.err.splitlines()) == 1
     monkeypatch.setenv("ONNXC_DEBUG", "1")
     assert "Traceback" in onnxc("check", folder / "linear.onnx").err
 
 
 def test_help_is_quick_to_start() -> None:
-    code = "import sys; sys.argv[1:] = ['--help']\ntry:\n  from compiler.cli import main; main()\nfinally:\n  print(*sys.modules)"
+    code = "import sys, atexit; sys.argv[1:] = ['-h']; atexit.register(lambda: print(*sys.modules))"
+    code += "; from compiler.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     modules = set(done.stdout.split())
     assert "click" in modules
@@ -148,7 +152,7 @@ def test_help_is_quick_to_start() -> None:
 def test_closed_and_full_output(folder: Path) -> None:
     command = f"{sys.executable} -m compiler"
     names = ["x", *(f"{'v' * 200}{i}" for i in range(1000))]
-    nodes = " ".join(f"{b} = Neg({a})" for a, b in zip(names, names[1:], strict=False))
+    nodes = " ".join(f"{b} = Neg({a})" for a, b in itertools.pairwise(names))
     onnx.save(make_model(f"m (float[3] x) => (float[3] {names[-1]}) {{ {nodes} }}"), folder / "wide.onnx")
     for line, code, text in (
         (f"{command} dump-ir --stage import wide.onnx | head -1", "1", ""),
@@ -160,7 +164,7 @@ def test_closed_and_full_output(folder: Path) -> None:
         (folder / "code").unlink(missing_ok=True)
         done = subprocess.run(
             ["bash", "-c", shell], capture_output=True, text=True, cwd=folder, timeout=120,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
         )  # fmt: skip
         assert (folder / "code").read_text().strip() == code, done
         assert "Traceback" not in done.stderr
@@ -288,7 +292,9 @@ def test_dump_ir_at_every_stage(onnxc: Callable[..., Done], folder: Path) -> Non
     compile(source, "source", "exec")
     everything = onnxc("dump-ir", path, "--dim", "N=2", "--graph", "all").out
     assert everything == texts[""] + texts["--graph infer"] + texts["--graph initialize"]
-    refused(onnxc("dump-ir", folder / "plain.onnx", "--dim", "N=2", "--graph", "infer"), "the model has no graph 'infer'")
+    refused(
+        onnxc("dump-ir", folder / "plain.onnx", "--dim", "N=2", "--graph", "infer"), "the model has no graph 'infer'"
+    )
     refused(onnxc("dump-ir", path, "--dim", "N=2", "--algorithm", "1"), "there is no algorithm 1: the model has 1")
 
 
@@ -317,7 +323,10 @@ def test_lower(onnxc: Callable[..., Done], folder: Path) -> None:
         assert onnxc("lower", folder / "linear.onnx", "--dim", "N=2", "-o", out, "--after", after).code == 0
         onnx.load(out)
     refused(onnxc("lower", folder / "linear.onnx", "-o", out), "give --dim N=...")
-    refused(onnxc("lower", folder / "linear.onnx", "--dim", "N=2", "-o", folder / "no" / "x.onnx"), "No such file or directory")
+    refused(
+        onnxc("lower", folder / "linear.onnx", "--dim", "N=2", "-o", folder / "no" / "x.onnx"),
+        "No such file or directory",
+    )
     refused(onnxc("lower", folder / "linear.onnx", "--dim", "N=2", "-o", folder), "Is a directory")
 
 
@@ -423,7 +432,9 @@ def test_files_of_data_that_are_none(onnxc: Callable[..., Done], folder: Path) -
     ):
         refused(onnxc("train", folder / "linear.onnx", "--data", folder / name), message)
         if name != "":
-            refused(onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz", "--eval", folder / name), message)
+            refused(
+                onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz", "--eval", folder / name), message
+            )
 
 
 def test_labels_out_of_range(onnxc: Callable[..., Done], folder: Path) -> None:

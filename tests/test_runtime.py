@@ -1,4 +1,4 @@
-"""Threads: the same bits for any number, several callers, forks, interrupts, garbage, and the end of the interpreter."""
+"""Threads: the same bits for any number, several callers, forks, interrupts, garbage, the end of the interpreter."""
 
 from __future__ import annotations
 

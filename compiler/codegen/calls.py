@@ -159,6 +159,11 @@ class Site:
         """The i-th output as an argument, from `offset` bytes on."""
         return Out(self.node.outputs[i], offset)
 
+    def write_or_drop(self, i: int, t: TensorType) -> Out | Temp:
+        """The i-th output, of type t, as an argument; where it is absent, memory that nobody reads."""
+        name = self.node.output(i)
+        return Out(name) if name else Temp(f"output {i}", t.nbytes)
+
 
 Lowering = Callable[[Site], list[Call]]
 

@@ -12,6 +12,7 @@ from onnx import AttributeProto, NodeProto
 
 from compiler.frontend.report import Report
 from compiler.frontend.walk import bodies, where_node
+from compiler.ir.guards import crash
 from compiler.ir.proto import OPSETS
 
 _REMEMBERED = 10_000
@@ -92,4 +93,4 @@ def _check(node: NodeProto, version: int, domain: str) -> str:
     except onnx.checker.ValidationError as e:
         lines = [line for line in str(e).splitlines() if line and not line.startswith("==> Context")]
         return lines[0] if lines else f"{node.op_type} breaks its schema"
-    return ""
+    return crash(formal, onnx.defs.get_schema(node.op_type, version, domain))

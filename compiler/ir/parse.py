@@ -131,9 +131,15 @@ class _Parser:
 
     def unquoted(self, token: Token) -> str:
         try:
-            return str(json.loads(token.text))
+            text = str(json.loads(token.text))
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(
+                f"{token.text} has half of a surrogate pair", "write both halves, or the character itself", back=1
+            )
         except ValueError:
             self.fail(f"{token.text} is no JSON string", "check its backslashes", back=1)
+        return text
 
     def deeper(self) -> None:
         self._depth += 1

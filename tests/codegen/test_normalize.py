@@ -51,6 +51,23 @@ def test_batch_norm_grad(dtype, shape):
         np.testing.assert_allclose(g, w, rtol=rtol(dtype), atol=rtol(dtype) * 10 * max(1, np.abs(w).max()))
 
 
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5)])
+@pytest.mark.parametrize("kept", [(1, 0, 0), (0, 1, 0), (0, 1, 1), (1, 0, 1)])
+def test_batch_norm_results_that_nobody_needs(shape, kept):
+    """A frozen scale has no gradient, and running statistics may be all that is wanted."""
+    dy, x, w, m, inv = values(shape, np.float32), values(shape, np.float32), *(values(3, np.float32) for _ in range(3))
+    for op, operands, attrs in [
+        ("onnxc.BatchNorm", (x, w, m), {"epsilon": 1e-5}),
+        ("onnxc.BatchNormGrad", (dy, x, w, m, inv), {}),
+    ]:
+        want = run_op(op, *operands, outputs=3, **attrs)
+        got = run_op(op, *operands, outputs=[f"y{i}" if k else "" for i, k in enumerate(kept)], **attrs)
+        for i, g in enumerate(got):
+            assert (g is not None) == bool(kept[i])
+            if g is not None:
+                np.testing.assert_array_equal(g, want[i])
+
+
 def test_batch_norm_does_not_cancel():
     x = (RNG.standard_normal((32, 2, 30)) + 10000).astype(np.float32)
     ones = np.ones(2, np.float32)

@@ -114,6 +114,7 @@ G = "graph g {{\n  input x: f32[2]\n  {}\n}}\n"
         (G.format('"": f32[2] = Relu(x)'), 3, "empty name"),
         (G.format('"y: f32[2] = Relu(x)'), 3, "a string without an end"),
         (G.format('"\\q": f32[2] = Relu(x)'), 3, "no JSON string"),
+        (G.format('"\\ud800": f32[2] = Relu(x)'), 3, "half of a surrogate pair"),
         (G.format("y; f32[2] = Relu(x)"), 3, "the character ';'"),
         (G.format("y: f32[2] = Relu(x) {a=1, a=2}"), 3, "second attribute 'a'"),
         (G.format("y: f32[2] = Relu(x) {a=[[1]]}"), 3, "no number, string or flat list"),

@@ -253,7 +253,8 @@ def batch_norm(site: Site) -> list[Call]:
     if not t.shape[1]:
         return []
     batch, channels, spatial = t.shape[0], t.shape[1], prod(t.shape[2:])
-    memory = (site.read(0), site.read(1), site.read(2), site.write(0), site.write(1), site.write(2))
+    results = (site.write_or_drop(i, site.type(like)) for i, like in enumerate((0, 1, 1)))
+    memory: tuple[Arg, ...] = (*(site.read(i) for i in range(3)), *results)
     epsilon = Number(site.attr("epsilon"))
     if spatial == 1:
         units = -(-channels // WIDTH)
@@ -268,7 +269,8 @@ def batch_norm_grad(site: Site) -> list[Call]:
     if not t.shape[1]:
         return []
     batch, channels, spatial = t.shape[0], t.shape[1], prod(t.shape[2:])
-    memory: tuple[Arg, ...] = (*(site.read(i) for i in range(5)), site.write(0), site.write(1), site.write(2))
+    results = (site.write_or_drop(i, site.type(like)) for i, like in enumerate((1, 2, 2)))
+    memory: tuple[Arg, ...] = (*(site.read(i) for i in range(5)), *results)
     if spatial == 1:
         return [Call(make_columns_grad(t.dtype), -(-channels // WIDTH), (*memory, batch, channels))]
     return [Call(make_planes_grad(t.dtype), channels, (*memory, batch, channels, spatial))]

@@ -13,6 +13,7 @@ from compiler.codegen.calls import Call, Data, In, Out, Site, Words, lowers
 from compiler.codegen.kernels.common import item_size, known_ints, normalized
 from compiler.codegen.kernels.strided import BITS, Axis, contiguous, copy_box
 from compiler.codegen.native import ITEMSIZE, Kernel, f32, f64, i64, kernel, pointer
+from compiler.ir.slices import slice_range
 from compiler.ir.types import Tensor, TensorType
 from compiler.ir.types import numpy_dtype as numpy_dtype_of
 
@@ -77,16 +78,13 @@ def tile(site: Site) -> list[Call]:
 def slice_(site: Site) -> list[Call]:
     """Inputs data, starts, ends, axes, steps; the last four must be constants."""
     t, out = site.type(0), site.out()
-    starts = known_ints(site, 1, "starts")
+    starts, ends = known_ints(site, 1, "starts"), known_ints(site, 2, "ends")
     axes = known_ints(site, 3, "axes") if site.has(3) else range(len(starts))
     steps = known_ints(site, 4, "steps") if site.has(4) else (1,) * len(starts)
     source = contiguous(t.shape)
     step, at = [1] * t.rank, 0
-    for axis, start, by in zip((normalized(a, t.rank) for a in axes), starts, steps, strict=True):
-        n = t.shape[axis]
-        start = start + n if start < 0 else start
-        start = min(max(start, 0), n if by > 0 else n - 1)
-        at += start * source[axis]
+    for axis, start, end, by in zip((normalized(a, t.rank) for a in axes), starts, ends, steps, strict=True):
+        at += slice_range(t.shape[axis], start, end, by).start * source[axis]
         step[axis] = by
     box = [Axis(n, s * by, d) for n, s, by, d in zip(out.shape, source, step, contiguous(out.shape), strict=True)]
     return copy_box(item_size(t), box, site.read(0), site.write(), at if out.size else 0)

@@ -74,6 +74,13 @@ def code(c: python_types.CodeType) -> str:
     return f"{c.co_code.hex()}{constants}{c.co_names}{c.co_varnames}{c.co_freevars}{c.co_cellvars}{c.co_argcount}"
 
 
+@functools.cache
+def _globals(c: python_types.CodeType) -> tuple[str, ...]:
+    """The globals that a code object reads: not all of co_names, where attributes are as well (`np.exp`: no exp)."""
+    loaded = {i.argval for i in dis.get_instructions(c) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return tuple(n for n in c.co_names if n in loaded)
+
+
 def reached(f: Callable[..., Any]) -> Mapping[str, Any]:
     """The outside values that a function's names reach (globals and enclosing variables; builtins left out)."""
     plain: Any = f
@@ -88,9 +95,7 @@ def reached(f: Callable[..., Any]) -> Mapping[str, Any]:
     while codes:
         c = codes.pop()
         codes += [k for k in c.co_consts if isinstance(k, python_types.CodeType)]
-        # attributes are in co_names as well: `np.exp` does not reach a global called exp
-        loaded = {i.argval for i in dis.get_instructions(c) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-        for name in (*(n for n in c.co_names if n in loaded), *c.co_freevars):
+        for name in (*_globals(c), *c.co_freevars):
             if name in scope and not (hasattr(builtins, name) and scope[name] is getattr(builtins, name)):
                 found[name] = scope[name]
     for module in [m for m in found.values() if isinstance(m, python_types.ModuleType)]:

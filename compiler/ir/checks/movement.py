@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from compiler.ir.checks.base import NodeFacts, axes_of, bad_axes, broadcasts_to, precondition, shown, wrong_shape
+from compiler.ir.slices import slice_range
 
 
 @precondition("Reshape")
@@ -116,7 +117,7 @@ def _slice(f: NodeFacts) -> Iterator[str]:
         return
     new = list(shape)
     for a, start, end, step in zip(axes_of(axes, len(shape)), starts, ends, steps, strict=True):
-        new[a] = len(range(*slice(start, end, step).indices(shape[a])))  # Python clamps as ONNX does
+        new[a] = len(slice_range(shape[a], start, end, step))
     yield from wrong_shape(f, new)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.ir.slices import slice_range
 from compiler.passes.gradients.rule import Call, gradient
 from compiler.passes.gradients.value import Value
 
@@ -100,7 +101,7 @@ def slice_(r: Call) -> None:
         return
     for start, stop, given, step in zip(starts, ends, axes, steps, strict=True):
         axis = given % x.rank
-        taken = range(x.shape[axis])[start:stop:step]  # ONNX slices as Python does
+        taken = slice_range(x.shape[axis], start, stop, step)
         if taken.step < 0:
             dy = _reversed(dy, axis)
             taken = taken[::-1]
