@@ -1,5 +1,20 @@
-"""`python -m compiler` is the command `onnxc`."""
+"""The command `onnxc`, also as `python -m compiler`."""
 
-from compiler.cli import main
+from __future__ import annotations
 
-main()
+import sys
+from importlib import import_module
+
+
+def main() -> None:
+    """Run `compiler.cli.main`; Ctrl-C while that is still being imported is an interrupt like any other."""
+    try:
+        command = import_module("compiler.cli")
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
+        sys.exit(130)
+    command.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -50,9 +50,10 @@ def compile(
 
     model: a path, the bytes of a file, or a ModelProto. dims: sizes of symbolic dims; those left open are bound by the
     arrays of each call (another size is compiled when it first comes). static: values of inputs that decide shapes;
-    others that do are bound by each call. threads: 1 to 256; by default 1. The results have the same bits for any
-    number. seed: of random numbers. algorithm: index of the one TrainingInfoProto that the step runs; by default all,
-    in order.
+    others that do are bound by each call. threads: 1 to 256; the results have the same bits for any number. By default
+    1: more of them wait for each other while a step runs, which pays only on cores that nobody else uses, and for steps
+    that take longer than about a millisecond. seed: of random numbers. algorithm: index of the one TrainingInfoProto
+    that the step runs; by default all, in order.
 
     A model without training_info compiles as well: a call runs its graph. CompileError lists everything in the model
     that cannot be compiled. InputError: arguments that do not fit it.

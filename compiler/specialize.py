@@ -168,7 +168,6 @@ class Specializations:
         """The binding that a call's arrays make. InputError: their shapes contradict the model or each other."""
         given = {n: a for n, a in feeds.items() if n not in self.options.static}
         self._check_static(feeds)
-        sizes: dict[str, int] = {}
         # inference may be on other sizes than those that were given for the step
         known = dict(self.options.dims) if role == "step" else {}
         for name, t in self._inputs[role].items():

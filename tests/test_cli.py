@@ -20,9 +20,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import compiler
-from compiler import cli
+from compiler import cli, progress
 from compiler.ir.parse import parse
 from compiler.passes.pipeline import PASS_NAMES
+from compiler.training import Trainer, read_arrays
 from tests.frontend.small import LINEAR, STEP, UPDATES, linear, make_model, training_info
 from tests.models import tiny
 
@@ -498,6 +499,30 @@ def test_interrupting_a_long_training(folder: Path) -> None:
     assert err.strip() == "error: interrupted"
     assert out.read_bytes() == b"old"
     assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops(folder: Path) -> None:
+    """As in a finalizer: the training ends with the next step all the same."""
+
+    class Dropping:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    trainer = Trainer(folder / "linear.onnx", read_arrays(folder / "train.npz"))
+    run, calls = trainer.step, []
+
+    def step(feeds: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            Dropping()
+        return run(feeds)
+
+    trainer.step = step  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        progress.follow(trainer, 10**9)
+    assert len(calls) == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_bar_on_a_terminal(folder: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.native import Kernel, barrier, i64, u8
 from compiler.codegen.native.dispatch import Entry
+from compiler.codegen.native.sequence import Sequence
 from compiler.codegen.plan import BARRIER_WORD, STATUS_WORD, Plan, Statement
 from compiler.ir.dump import node_text
 
@@ -38,13 +39,13 @@ def emit(plan: Plan) -> Emitted:
             "\n".join([f"def {name}(table, thread, threads):", "    T = i64(table, 0)", *_body(plan, piece, names)])
             + "\n"
         )
-        namespace[name] = Kernel.from_source(name, text, namespace)
+        namespace[name] = Sequence.from_source(name, text, namespace)
         texts.append(text)
         main.append(f"    {name}(table, thread, threads)")
     text = "\n".join(main) + "\n"
     texts.append(text)
     header = f'"""The step of {plan.graph.name!r}, as emitted. T is the table: records of the calls, see Layout."""\n'
-    return Emitted(Kernel.from_source("step", text, namespace), "\n\n".join([header, *texts]))
+    return Emitted(Sequence.from_source("step", text, namespace), "\n\n".join([header, *texts]))
 
 
 def _entries(plan: Plan) -> dict[Entry, str]:

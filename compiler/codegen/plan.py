@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,20 +93,38 @@ def _separate(graph: Graph) -> Graph:
     )  # fmt: skip
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Span:
     block: int
     start: int
     end: int
     written: bool
 
-    def meets(self, other: _Span) -> bool:
-        return (
-            (self.written or other.written)
-            and self.block == other.block
-            and self.start < other.end
-            and other.start < self.end
-        )
+
+class _Touched:
+    """The memory that calls since the last barrier read and wrote, as disjoint ranges in order, for each block."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[tuple[int, bool], tuple[list[int], list[int]]] = {}  # (block, written) -> starts, ends
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def meets(self, span: _Span) -> bool:
+        """Whether threads could meet in this span: one side writes what the other reads or writes."""
+        return any(self._overlaps(span, written) for written in ((True, False) if span.written else (True,)))
+
+    def _overlaps(self, span: _Span, written: bool) -> bool:
+        starts, ends = self._ranges.get((span.block, written), ((), ()))
+        i = bisect.bisect_right(ends, span.start)  # the first range that ends behind the span's start
+        return i < len(starts) and starts[i] < span.end
+
+    def add(self, span: _Span) -> None:
+        """Count a span as touched."""
+        starts, ends = self._ranges.setdefault((span.block, span.written), ([], []))
+        i, j = bisect.bisect_left(ends, span.start), bisect.bisect_right(starts, span.end)
+        start, end = (min(span.start, starts[i]), max(span.end, ends[j - 1])) if i < j else (span.start, span.end)
+        starts[i:j], ends[i:j] = [start], [end]
 
 
 @dataclass
@@ -117,7 +136,7 @@ class _Planner:
     statements: list[Statement] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
-    pending: list[_Span] = field(default_factory=list)
+    touched: _Touched = field(default_factory=_Touched)
     extra: dict[object, tuple[int, AnyArray]] = field(default_factory=dict)
     scratch: int = 0
 
@@ -173,9 +192,10 @@ class _Planner:
 
     def _call(self, u: Unit, call: Call) -> None:
         spans = [s for a in call.args for s in self._spans(a, u)]
-        if any(a.meets(b) for a in spans for b in self.pending):
+        if any(self.touched.meets(span) for span in spans):
             self._barrier()
-        self.pending += spans
+        for span in spans:
+            self.touched.add(span)
         record = [(-1, call.n)]
         for a in call.args:
             record += self._arg(a, u)
@@ -183,9 +203,9 @@ class _Planner:
         self.statements.append(Statement("call", call=call, word=len(self.words) - len(record)))
 
     def _barrier(self) -> None:
-        if self.pending:
+        if self.touched:
             self.statements.append(Statement("barrier"))
-            self.pending = []
+            self.touched = _Touched()
 
     def _commit(self) -> None:
         """Copy new values to their states where they were not computed there."""

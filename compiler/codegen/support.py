@@ -12,7 +12,6 @@ from compiler.ir.definitions.optimizers import STEPS
 from compiler.ir.graph import Node
 from compiler.ir.types import TensorType
 
-
 WIDE = frozenset(
     {"AveragePool", "Conv", "ConvTranspose", "CumProd", "CumSum", "Gemm", "GlobalAveragePool", "GlobalLpPool"}
     | {"LayerNormalization", "LpPool", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}

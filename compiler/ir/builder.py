@@ -166,13 +166,17 @@ class Builder:
             inputs.pop()
         while len(hints) > 1 and not hints[-1]:
             hints.pop()
-        provenance = origin or self.origin
-        if types is None:
-            types = self.infer(Node(op, tuple(inputs), tuple(hints), attrs or {}, tuple(captures), provenance))
-        names = tuple(self._define(h, t) if h and t else "" for h, t in zip(hints, types, strict=False))
-        node = Node(op, tuple(inputs), names, attrs or {}, tuple(captures), provenance)
+        node = Node(op, tuple(inputs), tuple(hints), attrs or {}, tuple(captures), origin or self.origin)
+        return self._append(node, self.infer(node) if types is None else types)
+
+    def _append(self, node: Node, types: Sequence[TensorType | None]) -> tuple[str, ...]:
+        """Add a node whose outputs are hints; the same object if they are free, so that what it remembers lasts."""
+        names = tuple(self._define(h, t) if h and t else "" for h, t in zip(node.outputs, types, strict=False))
+        if names != node.outputs:
+            node = Node(node.op, node.inputs, names, node.attrs, node.captures, node.origin)
         self._nodes.append(node)
-        self._producers.update((v, node) for v in names if v)
+        for v in node.results:
+            self._producers[v] = node
         return names
 
     def infer(self, node: Node) -> tuple[TensorType | None, ...]:
@@ -190,16 +194,18 @@ class Builder:
     ) -> tuple[str, ...]:
         """Add another graph's node, its operands renamed by `names`; the names of its outputs are recorded there."""
         of = types.types if isinstance(types, Graph) else types
-        added = self.add(
-            node.op,
-            [names.get(v, v) for v in node.inputs],
-            node.attrs,
-            node.outputs,
-            [names.get(v, v) for v in node.captures],
-            origin or node.origin,
-            [of[v] if v else None for v in node.outputs],
-        )
-        names.update((old, new) for old, new in zip(node.outputs, added, strict=False) if old)
+        inputs = tuple([names.get(v, v) for v in node.inputs])
+        captures = tuple([names.get(v, v) for v in node.captures])
+        outputs = node.outputs
+        while len(outputs) > 1 and not outputs[-1]:
+            outputs = outputs[:-1]
+        origin, made = origin or node.origin, node
+        if (inputs, outputs, captures, origin) != (node.inputs, node.outputs, node.captures, node.origin):
+            made = Node(node.op, inputs, outputs, node.attrs, captures, origin)
+        added = self._append(made, [of[v] if v else None for v in outputs])
+        for old, new in zip(outputs, added, strict=True):
+            if old:
+                names[old] = new
         return added
 
     def sources_of(self, graph: Graph, names: dict[str, str] | None = None) -> dict[str, str]:

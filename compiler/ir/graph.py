@@ -43,7 +43,14 @@ def _canonical(value: Attr) -> Attr:
     raise TypeError(f"an attribute cannot be a {type(value).__name__}")
 
 
-@dataclass(frozen=True)
+def _bits(value: Attr) -> object:
+    """An attribute value to compare by its bits: 0.0 is not -0.0, nor 1.0 the integer 1, though Python says so."""
+    if isinstance(value, float):
+        return float, value, math.copysign(1.0, value)
+    return tuple(map(_bits, value)) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, eq=False)
 class Node:
     """One operator application. Names of values; '' is an absent optional input or output, and keeps its slot.
 
@@ -74,17 +81,22 @@ class Node:
         """The operator's name in its domain."""
         return self.op.rpartition(".")[2]
 
-    @property
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Operator and attributes, to compare and hash: equal for nodes that compute the same from equal operands."""
+        return self.op, tuple((name, _bits(value)) for name, value in self.attrs.items())
+
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """All values read, inputs before captures, absent ones left out."""
         return tuple(v for v in (*self.inputs, *self.captures) if v)
 
-    @property
+    @cached_property
     def results(self) -> tuple[str, ...]:
         """All values defined: the outputs that are present."""
         return tuple(v for v in self.outputs if v)
 
-    @property
+    @cached_property
     def bodies(self) -> dict[str, Graph]:
         """The nested graphs, by attribute."""
         return {name: a for name, a in self.attrs.items() if isinstance(a, Graph)}
@@ -101,8 +113,17 @@ class Node:
         """Name of the i-th output; '' if it is absent."""
         return self.outputs[i] if i < len(self.outputs) else ""
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Node):
+            return NotImplemented
+        return self is other or (
+            (self.inputs, self.outputs, self.captures) == (other.inputs, other.outputs, other.captures)
+            and self.key == other.key
+            and self.origin == other.origin
+        )
+
     def __hash__(self) -> int:
-        return hash((self.op, self.inputs, self.outputs, tuple(self.attrs.items()), self.captures))
+        return hash((self.key, self.inputs, self.outputs, self.captures))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Node, (self.op, self.inputs, self.outputs, dict(self.attrs), self.captures, self.origin)

@@ -102,7 +102,7 @@ def remembered(
     node: Node, types: Sequence[TensorType | None], compute: Callable[[], Types], extra: object = ()
 ) -> Types:
     """`compute()`, kept for equal nodes on operands of equal types; `extra`: what else it depends on."""
-    key = (node.op, tuple(node.attrs.items()), tuple(types), tuple(map(bool, node.outputs)), extra)
+    key = (node.key, tuple(types), tuple(map(bool, node.outputs)), extra)
     found = _memo.get(key)
     if found is None:
         if len(_memo) > 100_000:  # bounds memory in a process that compiles model after model

@@ -128,7 +128,7 @@ def _body(body: Graph, path: str) -> list[Problem]:
 # --- nodes -------------------------------------------------------------------------------------------------
 def _node(node: Node, g: Graph, known: Known) -> Iterator[str]:
     """What is wrong with a node whose operands are all defined."""
-    found = list(_form(node))
+    found = list(_remembered_form(node))
     for name, body in node.bodies.items():
         outer = [g.types.get(v) for v in node.captures]
         inner = [body.types.get(v) for v in body.captures]
@@ -159,7 +159,7 @@ _sound: dict[object, tuple[str, ...]] = {}
 
 def _checked_bodies(node: Node, ins: tuple[TensorType | None, ...]) -> tuple[str, ...]:
     """What is wrong with the definition of an internal op on these types; remembered."""
-    key = (node.op, tuple(node.attrs.items()), ins, len(node.outputs))
+    key = (node.key, ins, len(node.outputs))
     if key not in _sound:
         if len(_sound) > 10_000:
             _sound.clear()
@@ -169,6 +169,20 @@ def _checked_bodies(node: Node, ins: tuple[TensorType | None, ...]) -> tuple[str
         except (InferenceError, NotStatic, VerifyError) as e:
             _sound[key] = (f"in its definition, {e}",)
     return _sound[key]
+
+
+_forms: dict[object, tuple[str, ...]] = {}
+
+
+def _remembered_form(node: Node) -> tuple[str, ...]:
+    """What is wrong with a node's form, remembered for equal operators, attributes and present operands."""
+    key = (node.key, tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs)))
+    found = _forms.get(key)
+    if found is None:
+        if len(_forms) > 10_000:
+            _forms.clear()
+        found = _forms[key] = tuple(_form(node))
+    return found
 
 
 def _form(node: Node) -> Iterator[str]:

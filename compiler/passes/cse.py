@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
 from compiler.ir.evaluate import is_random
-from compiler.ir.graph import Attr, Graph
+from compiler.ir.graph import Graph
 from compiler.ir.types import Tensor, TensorType
 from compiler.passes.rewrite import Rewrite, renamed, with_bodies
 
@@ -26,8 +25,7 @@ def cse(graph: Graph) -> Graph:
             rewrite.keep(node)
             continue
         captures = renamed(node.captures, rewrite.names)
-        attrs = tuple((k, _key(a)) for k, a in node.attrs.items())
-        key = (node.op, tuple(rewrite.operands(node)), tuple(captures), attrs)
+        key = (node.key, tuple(rewrite.operands(node)), tuple(captures))
         found = seen.get(key)
         if found is not None and _covers(node.op, found, node.outputs):
             rewrite.replace(node, found)
@@ -55,12 +53,3 @@ def _merge_constants(rewrite: Rewrite) -> None:
         if len(group) > 1:
             for v in group:
                 rewrite.names[v] = rewrite.names[first.setdefault(rewrite.graph.consts[v], v)]
-
-
-def _key(attr: Attr) -> object:
-    """An attribute to compare by its bits: 0.0 is not -0.0, though Python says so."""
-    if isinstance(attr, float):
-        return (attr, math.copysign(1.0, attr))
-    if isinstance(attr, tuple):
-        return tuple(map(_key, attr))
-    return attr

@@ -142,8 +142,9 @@ class StepFunction:
         """Run one step and update the state.
 
         Arrays by input name, as keywords or in a mapping; they are copied in. fetch: names of further values of the
-        graph to return. Gives output name -> array, which is the caller's. InputError: wrong arrays, or an index out
-        of range; the state is then as it was. An input that is called `fetch` goes into the mapping.
+        graph to return. Gives output name -> array, which is the caller's (of bf16 its bits, as uint16). InputError:
+        wrong arrays, or an index out of range; the state is then as it was. An input that is called `fetch` goes into
+        the mapping.
         """
         return self._run("step", feeds, named, fetch)
 

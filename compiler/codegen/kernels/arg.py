@@ -8,29 +8,9 @@ from typing import Any
 import numpy as np
 
 from compiler.codegen.calls import Call, Site, lowers
-from compiler.codegen.kernels.common import around, fmax, fmin, kind_of, normalized
+from compiler.codegen.kernels.common import above, around, below, extremum, normalized
 from compiler.codegen.kernels.reduce_kernels import WIDTH
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, make_tile, pointer
-
-
-@inline
-def _larger(x: Any, y: Any) -> Any:
-    return max(x, y)
-
-
-@inline
-def _smaller(x: Any, y: Any) -> Any:
-    return min(x, y)
-
-
-@inline
-def _above(x: Any, best: Any) -> Any:
-    return (x > best) | ((x != x) & (best == best))
-
-
-@inline
-def _below(x: Any, best: Any) -> Any:
-    return (x < best) | ((x != x) & (best == best))
 
 
 @inline
@@ -45,8 +25,7 @@ def make_rows(name: str, largest: bool) -> Kernel:
     First the extreme, in vectors, then a search for it.
     """
     ptr, size = pointer(name), ITEMSIZE[name]
-    real = kind_of(name) == "float"
-    extreme = (fmax if largest else fmin) if real else (_larger if largest else _smaller)
+    extreme = extremum(name, largest)
 
     @kernel
     def arg_rows(lo: int, hi: int, src: int, dst: int, n: int, last: int) -> None:
@@ -70,7 +49,7 @@ def make_rows(name: str, largest: bool) -> Kernel:
 def make_columns(name: str, largest: bool) -> Kernel:
     """The index along the middle axis of outer x n x inner; the range counts blocks of WIDTH of the inner axis."""
     ptr, size = pointer(name), ITEMSIZE[name]
-    better = _above if largest else _below
+    better = above if largest else below
     extremes, indices = make_tile(WIDTH, name), make_tile(WIDTH, "i64")
 
     @kernel
@@ -129,7 +108,7 @@ def make_hardmax(name: str) -> Kernel:
             for j in range(inner):
                 at = 0
                 for k in range(1, n):
-                    if _above(x[k * inner + j], x[at * inner + j]):
+                    if above(x[k * inner + j], x[at * inner + j]):
                         at = k
                 y[at * inner + j] = one
 

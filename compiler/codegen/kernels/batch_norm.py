@@ -7,20 +7,14 @@ neighbouring channels are columns. Sums are as accurate as those of `reduce_kern
 from __future__ import annotations
 
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from compiler.codegen.calls import Arg, Call, Number, Site, lowers
+from compiler.codegen.kernels.common import around, square_of_difference
 from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64, f64_of_bits, inline, kernel, make_tile, pointer
-
-
-@inline
-def _square_of_difference(x: Any, m: Any) -> Any:
-    d = x - m
-    return d * d
 
 
 @inline
@@ -78,7 +72,7 @@ def make_planes(name: str) -> Kernel:
                 for first in range(0, spatial, STRETCH):
                     x, part = ptr(at + size * first, 0), zero
                     for i in range(min(STRETCH, spatial - first)):
-                        part += _square_of_difference(x[i], m)
+                        part += square_of_difference(x[i], m)
                     total += part
             v = value(total / count)
             means[c], variances[c] = m, v
@@ -132,7 +126,7 @@ def make_columns(name: str) -> Kernel:
             for n in range(batch):
                 x = ptr(src + size * (n * channels + c), 0)
                 for j in range(width):
-                    total[j] += _square_of_difference(x[j], m[j])
+                    total[j] += square_of_difference(x[j], m[j])
             for j in range(width):
                 v = value(total[j] / count)
                 variances[j] = v
@@ -252,7 +246,7 @@ def batch_norm(site: Site) -> list[Call]:
     t = site.type(0)
     if not t.shape[1]:
         return []
-    batch, channels, spatial = t.shape[0], t.shape[1], prod(t.shape[2:])
+    batch, channels, spatial = around(t.shape, 1)
     results = (site.write_or_drop(i, site.type(like)) for i, like in enumerate((0, 1, 1)))
     memory: tuple[Arg, ...] = (*(site.read(i) for i in range(3)), *results)
     epsilon = Number(site.attr("epsilon"))
@@ -268,7 +262,7 @@ def batch_norm_grad(site: Site) -> list[Call]:
     t = site.type(1)
     if not t.shape[1]:
         return []
-    batch, channels, spatial = t.shape[0], t.shape[1], prod(t.shape[2:])
+    batch, channels, spatial = around(t.shape, 1)
     results = (site.write_or_drop(i, site.type(like)) for i, like in enumerate((1, 2, 2)))
     memory: tuple[Arg, ...] = (*(site.read(i) for i in range(5)), *results)
     if spatial == 1:

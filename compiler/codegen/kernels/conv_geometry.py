@@ -18,26 +18,17 @@ a row with in_step > 1 split into in_step parts, so that neighbouring positions 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product as cartesian
 from math import prod
 from typing import NamedTuple
 
 from compiler.codegen.calls import Site
+from compiler.codegen.kernels.common import in_space
+from compiler.ir.windows import Window, transposed_windows, windows
 
 CACHE = 192 * 1024
 """Bytes of a padded image that should stay in a core's second-level cache."""
-
-
-class Axis(NamedTuple):
-    """One axis of space: extents of input, output and kernel, and how they meet. pad: at the beginning."""
-
-    size: int
-    out: int
-    taps: int
-    stride: int
-    dilation: int
-    pad: int
 
 
 class Line(NamedTuple):
@@ -54,21 +45,21 @@ class Line(NamedTuple):
 class Geometry:
     """The three axes of a convolution, forward or transposed."""
 
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[Window, Window, Window]
     transposed: bool = False
 
-    def lines(self, axis: Axis) -> list[Line]:
+    def lines(self, axis: Window) -> list[Line]:
         """The phases along an axis that have outputs."""
         if not self.transposed:
-            taps = tuple((t, t * axis.dilation - axis.pad) for t in range(axis.taps))
+            taps = tuple((t, t * axis.dilation - axis.before) for t in range(axis.kernel))
             return [Line(0, axis.out, 1, 0, taps)] if axis.out else []
         lines = []
         for r in range(axis.stride):
-            first, end = -(-(axis.pad - r) // axis.stride), -(-(axis.out + axis.pad - r) // axis.stride)
-            reach = [(t, -(t * axis.dilation // axis.stride)) for t in range(axis.taps)]
+            first, end = -(-(axis.before - r) // axis.stride), -(-(axis.out + axis.before - r) // axis.stride)
+            reach = [(t, -(t * axis.dilation // axis.stride)) for t in range(axis.kernel)]
             taps = tuple(p for p in reach if p[0] * axis.dilation % axis.stride == r)
             if first < end:
-                lines.append(Line(first, end, axis.stride, r - axis.pad, taps))
+                lines.append(Line(first, end, axis.stride, r - axis.before, taps))
         return lines
 
     @property
@@ -84,12 +75,12 @@ class Geometry:
     @property
     def taps(self) -> int:
         """Taps of the kernel: elements of the weights for one input and one output channel."""
-        return prod(a.taps for a in self.axes)
+        return prod(a.kernel for a in self.axes)
 
     @property
     def pointwise(self) -> bool:
         """Whether output position p depends on input position p alone."""
-        return all(a.taps == 1 and a.stride == 1 and a.pad == 0 and a.size == a.out for a in self.axes)
+        return all(a.kernel == 1 and a.stride == 1 and a.before == 0 and a.size == a.out for a in self.axes)
 
 
 @dataclass(frozen=True)
@@ -193,7 +184,7 @@ def phases(geometry: Geometry, img: Image) -> list[tuple[int, ...]]:
     (first d, h, w, end d, h, w, output offset of position 0, output steps d, h, w, number of taps, taps ...).
     """
     strides = [prod(a.out for a in geometry.axes[i + 1 :]) for i in range(3)]
-    kernel = [prod(a.taps for a in geometry.axes[i + 1 :]) for i in range(3)]
+    kernel = [prod(a.kernel for a in geometry.axes[i + 1 :]) for i in range(3)]
     found = []
     for lines in cartesian(*map(geometry.lines, geometry.axes)):
         taps = [
@@ -213,45 +204,16 @@ def phases(geometry: Geometry, img: Image) -> list[tuple[int, ...]]:
     return found
 
 
-def _ints(site: Site, name: str, otherwise: Sequence[int]) -> tuple[int, ...]:
-    value = site.node.attr(name)
-    return tuple(value) if value else tuple(otherwise)
+def _three(site: Site, axes: Sequence[Window], out: Sequence[int]) -> tuple[Window, Window, Window]:
+    """The axes with the extents that the output's type has: the kernels write that much memory and no more."""
+    return in_space(site, [replace(a, out=o) for a, o in zip(axes, out, strict=True)])
 
 
-def _axes(columns: Sequence[Sequence[int]]) -> tuple[Axis, Axis, Axis]:
-    """Axis tuples from their fields by field, with axes of size 1 in front."""
-    axes = [Axis(*values) for values in zip(*columns, strict=True)]
-    three = [Axis(1, 1, 1, 1, 1, 0)] * (3 - len(axes)) + axes
-    return three[0], three[1], three[2]
+def forward(site: Site, size: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> Geometry:
+    """Geometry of a Conv (or ConvWeightGrad) whose input, weights and output (or dy) have these extents of space."""
+    return Geometry(_three(site, windows(site.node, size, kernel), out))
 
 
-def forward(site: Site, x: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> Geometry:
-    """Geometry of a Conv (or ConvWeightGrad) with these extents of space: pads by auto_pad, which `out` settles."""
-    n = len(x)
-    strides, dilations = _ints(site, "strides", (1,) * n), _ints(site, "dilations", (1,) * n)
-    pads, auto = _ints(site, "pads", (0,) * (2 * n))[:n], site.node.attr("auto_pad", "NOTSET")
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
-        reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(out, strides, kernel, dilations, strict=True)]
-        total = [max(0, r - size) for r, size in zip(reach, x, strict=True)]
-        pads = tuple((t + (auto == "SAME_LOWER")) // 2 for t in total)
-    elif auto == "VALID":
-        pads = (0,) * n
-    return Geometry(_axes((x, out, kernel, strides, dilations, pads)))
-
-
-def transposed(site: Site, x: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> Geometry:
-    """Geometry of a ConvTranspose with these extents of space."""
-    n = len(x)
-    strides, dilations = _ints(site, "strides", (1,) * n), _ints(site, "dilations", (1,) * n)
-    pads, auto = _ints(site, "pads", (0,) * (2 * n))[:n], site.node.attr("auto_pad", "NOTSET")
-    if auto in ("SAME_UPPER", "SAME_LOWER") or site.node.attr("output_shape"):
-        extra = _ints(site, "output_padding", (0,) * n)
-        reach = [
-            s * (size - 1) + e + (k - 1) * d + 1
-            for size, s, e, k, d in zip(x, strides, extra, kernel, dilations, strict=True)
-        ]
-        total = [max(0, r - o) for r, o in zip(reach, out, strict=True)]
-        pads = tuple(t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total)
-    elif auto == "VALID":
-        pads = (0,) * n
-    return Geometry(_axes((x, out, kernel, strides, dilations, pads)), transposed=True)
+def transposed(site: Site, size: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> Geometry:
+    """Geometry of a ConvTranspose whose input, weights and output have these extents of space."""
+    return Geometry(_three(site, transposed_windows(site.node, size, kernel), out), transposed=True)

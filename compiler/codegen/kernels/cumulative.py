@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from compiler.codegen.calls import Call, Site, lowers
-from compiler.codegen.kernels.common import around, kind_of, known_ints, normalized
+from compiler.codegen.kernels.common import add, around, kind_of, known_ints, multiply, normalized
 from compiler.codegen.kernels.reduce_kernels import WIDTH
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, inline, kernel, make_tile, pointer
-
-
-@inline
-def _add(x: Any, y: Any) -> Any:
-    return x + y
-
-
-@inline
-def _multiply(x: Any, y: Any) -> Any:
-    return x * y
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, kernel, make_tile, pointer
 
 
 @cache
@@ -29,7 +18,7 @@ def make_cumulative(name: str, product: bool) -> Kernel:
     wide = {"float": "f64", "signed": "i64", "unsigned": "u64"}[kind_of(name)]
     ptr, ptr_wide, size = pointer(name), pointer(wide), ITEMSIZE[name]
     start = getattr(np, dtype(wide).numpy)(int(product))
-    join, totals = _multiply if product else _add, make_tile(WIDTH, wide)
+    join, totals = multiply if product else add, make_tile(WIDTH, wide)
 
     @kernel
     def cumulative(lo: int, hi: int, src: int, dst: int, n: int, inner: int, exclusive: int, reverse: int) -> None:

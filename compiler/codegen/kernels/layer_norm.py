@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compiler.codegen.calls import Arg, Call, In, Number, Out, Site, Temp, lowers
-from compiler.codegen.kernels.common import normalized
+from compiler.codegen.kernels.common import normalized, read_only, square_of_difference
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH
 from compiler.codegen.kernels.strided import Axis, contiguous, copy_box
@@ -22,12 +22,6 @@ from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, inline
 
 ROWS = 64
 """Rows of a part of the gradient of scale."""
-
-
-@inline
-def _square_of_difference(x: Any, m: Any) -> Any:
-    d = x - m
-    return d * d
 
 
 @inline
@@ -90,7 +84,7 @@ def make_layer_norm(name: str, stash: str) -> Kernel:
             for first in range(0, n, STRETCH):
                 x, part = ptr(at + size * first, 0), zero
                 for i in range(min(STRETCH, n - first)):
-                    part += _square_of_difference(x[i], m)
+                    part += square_of_difference(x[i], m)
                 total += part
             s = value(1.0 / np.sqrt(total / np.float64(n) + eps))
             if keep_mean:
@@ -203,11 +197,7 @@ def _as_rows(site: Site, i: int, shape: Sequence[int], axis: int) -> tuple[list[
         Axis(n, 0 if have == 1 else s, d)
         for n, have, s, d in zip(to, padded, contiguous(padded), contiguous(to), strict=True)
     ]
-    return copy_box(ITEMSIZE[own.dtype], box, site.read(i), temp), _read(temp), step
-
-
-def _read(memory: Temp) -> Temp:
-    return Temp(memory.key, memory.nbytes, writes=False)
+    return copy_box(ITEMSIZE[own.dtype], box, site.read(i), temp), read_only(temp), step
 
 
 @lowers("LayerNormalization")
@@ -258,9 +248,9 @@ def layer_norm_grad(site: Site) -> list[Call]:
         sums = Temp("parts of scale", ITEMSIZE[t.dtype] * parts * n)
         if parts:
             calls.append(Call(make_scale_grad(t.dtype), parts * -(-n // WIDTH), (*reads, sums, rows, n)))
-        return calls + reduce_calls("Sum", (parts, n), frozenset({0}), _read(sums), t.dtype, dscale, t.dtype)
+        return calls + reduce_calls("Sum", (parts, n), frozenset({0}), read_only(sums), t.dtype, dscale, t.dtype)
     products = Temp("products", t.nbytes)
     if t.size:
         calls.append(Call(make_products(t.dtype), rows, (*reads, products, n)))
     axes = frozenset(i for i, have in enumerate(padded) if have == 1)
-    return calls + reduce_calls("Sum", t.shape, axes, _read(products), t.dtype, dscale, t.dtype)
+    return calls + reduce_calls("Sum", t.shape, axes, read_only(products), t.dtype, dscale, t.dtype)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from compiler.codegen.calls import Arg, Call, Data, In, Out, Site, Status, Temp, Words, lowers
+from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.softmax import softmax_calls
 from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, kernel, pointer
@@ -134,8 +135,8 @@ def total_weight(labels: Labels, weights: In | None, name: str) -> tuple[list[Ca
     size = ITEMSIZE[name]
     each, total = Temp("weights", size * labels.count), Temp("total weight", size)
     calls = [_weights(labels, weights, name, each)] if labels.count else []
-    calls += reduce_calls("Sum", (labels.count,), frozenset({0}), _read(each), name, total, name)
-    return calls, _read(total)
+    calls += reduce_calls("Sum", (labels.count,), frozenset({0}), read_only(each), name, total, name)
+    return calls, read_only(total)
 
 
 def loss_calls(
@@ -159,7 +160,7 @@ def loss_calls(
         ]
     if not isinstance(each, Temp):
         return calls
-    everything, losses = frozenset({0}), _read(each)
+    everything, losses = frozenset({0}), read_only(each)
     if how == "sum":
         return calls + reduce_calls("Sum", (labels.count,), everything, losses, name, dst, name)
     if weights is None and labels.ignored is None:
@@ -167,11 +168,7 @@ def loss_calls(
     loss = Temp("loss", size)
     calls += reduce_calls("Sum", (labels.count,), everything, losses, name, loss, name)
     more, total = total_weight(labels, weights, name)
-    return [*calls, *more, Call(make_divide(name), 1, (_read(loss), total, dst))]
-
-
-def _read(memory: Temp) -> Temp:
-    return Temp(memory.key, memory.nbytes, writes=False)
+    return [*calls, *more, Call(make_divide(name), 1, (read_only(loss), total, dst))]
 
 
 def _number(name: str, value: int) -> Data:
@@ -196,7 +193,7 @@ def softmax_cross_entropy_loss(site: Site) -> list[Call]:
     name = site.node.output(1)
     log_prob: Out | Temp = Out(name) if name else Temp("log_prob", t.nbytes)
     calls = softmax_calls(t, 1, True, site.read(0), log_prob)
-    source = In(name) if isinstance(log_prob, Out) else _read(log_prob)
+    source = In(name) if isinstance(log_prob, Out) else read_only(log_prob)
     if not site.node.output(0):
         return calls
     return calls + loss_calls(t.dtype, t.shape, source, labels, weights, site.attr("reduction"), site.write())

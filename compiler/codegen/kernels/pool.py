@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from compiler.codegen.calls import Call, Site, lowers
-from compiler.codegen.kernels.common import fmax, kind_of
+from compiler.codegen.kernels.common import NO_AXIS, above, extremum, kind_of
 from compiler.codegen.kernels.pool_geometry import (
     BEFORE,
     DILATION,
@@ -31,17 +31,6 @@ from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel
 from compiler.ir.windows import Window
 
 
-@inline
-def better(x: Any, best: Any) -> Any:
-    """Whether x replaces the best so far: it is larger, or the first NaN."""
-    return (x > best) | ((x != x) & (best == best))
-
-
-@inline
-def _integer_max(x: Any, y: Any) -> Any:
-    return x if x > y else y
-
-
 def _least(name: str) -> Any:
     of = getattr(np, dtype(name).numpy)
     return dtype(name).value(-np.inf) if kind_of(name) == "float" else of(np.iinfo(of).min)
@@ -51,7 +40,7 @@ def _least(name: str) -> Any:
 def make_max(name: str) -> Kernel:
     """The maximum of each window. pairs: windows of 2 x 2 that tile the plane."""
     ptr, size, least = pointer(name), ITEMSIZE[name], _least(name)
-    larger = fmax if kind_of(name) == "float" else _integer_max
+    larger = extremum(name, True)
 
     @kernel
     def max_pool(lo: int, hi: int, src: int, dst: int, pairs: int, meta: int) -> None:
@@ -122,7 +111,7 @@ def make_max_indices(name: str) -> Kernel:
                         here = base + d * m[INDEX] + h * m[INDEX + 1] + w * across
                         for i in range(n):
                             v, best, j0 = x[i * step], z[i], at[i]
-                            take = better(v, best) | (j0 < 0)
+                            take = above(v, best) | (j0 < 0)
                             at[i] = here + i * step * across if take else j0
                             z[i] = v if take else best
 
@@ -253,7 +242,6 @@ def global_lp_pool(site: Site) -> list[Call]:
     t = site.type(0)
     if not t.size:
         return []
-    # the sum does not depend on how the axes are cut
-    sizes = (1, 1, prod(t.shape[2:]))
-    g = Geometry(t.shape[0] * t.shape[1], tuple(Window(n, n, 1, 1, 0, 0, 1) for n in sizes))
+    n = prod(t.shape[2:])  # the sum does not depend on how the axes are cut
+    g = Geometry(t.shape[0] * t.shape[1], (NO_AXIS, NO_AXIS, Window(n, n, 1, 1, 0, 0, 1)))
     return [Call(make_sum(t.dtype, site.attr("p")), g.planes, (site.read(0), site.write(), 0, g.words))]

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from compiler.codegen.calls import Site, Words
-from compiler.errors import Problem, UnsupportedError
+from compiler.codegen.kernels.common import NO_AXIS, in_space
 from compiler.ir.windows import Window, windows
-
-AXES = 3
-_NONE = Window(1, 1, 1, 1, 0, 0, 1)
 
 # Words of the meta table, by name. Triples are of axes d, h, w.
 SIZE, OUT, KERNEL, STRIDE, BEFORE, DILATION, INDEX = 0, 3, 6, 9, 12, 15, 18
@@ -27,7 +24,7 @@ class Geometry:
     """A pool of `planes` planes: the windows along d, h and w (missing ones in front are trivial)."""
 
     planes: int
-    axes: tuple[Window, ...]
+    axes: tuple[Window, Window, Window]
     column_major: bool = False
     count_pads: bool = False
 
@@ -44,7 +41,7 @@ class Geometry:
     @property
     def pairs(self) -> bool:
         """Windows of 2 x 2 that tile the plane without pads."""
-        return self.axes[0] == _NONE and all(
+        return self.axes[0] == NO_AXIS and all(
             (a.kernel, a.stride, a.dilation, a.before) == (2, 2, 1, 0) and 2 * a.out <= a.size for a in self.axes[1:]
         )
 
@@ -71,16 +68,10 @@ class Geometry:
 
 def geometry(site: Site, shape: Sequence[int]) -> Geometry:
     """Of a pool node whose pooled input (or the gradient by it) is of this shape."""
-    spatial = shape[2:]
-    if len(spatial) > AXES:
-        where = str(site.node.origin) or f"the node that makes {site.node.outputs[0]}"
-        raise UnsupportedError(
-            Problem(f"{site.node.op} over {len(spatial)} axes", where, f"at most {AXES} are supported")
-        )
-    found = windows(site.node, spatial, site.attr("kernel_shape"))
+    found = windows(site.node, shape[2:], site.attr("kernel_shape"))
     return Geometry(
         shape[0] * shape[1],
-        (_NONE,) * (AXES - len(spatial)) + found,
+        in_space(site, found),
         bool(site.attr("storage_order", 0)),
         bool(site.attr("count_include_pad", 0)),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from compiler.codegen.calls import Call, Scratch, Site, lowers
-from compiler.codegen.kernels.pool import better, make_max_indices
+from compiler.codegen.kernels.common import above
+from compiler.codegen.kernels.pool import make_max_indices
 from compiler.codegen.kernels.pool_geometry import BEFORE, DILATION, KERNEL, OUT, SIZE, STRIDE, TAPS, geometry
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, kernel, make_tile, pointer
 
@@ -67,11 +68,11 @@ def make_max_grad_pairs(name: str) -> Kernel:
                 g = ptr(dy + size * ((plane * rows + row) * width + first), 1)
                 for i in range((n + lanes - 1) // lanes * lanes):
                     a, b, c, d, e = p[2 * i], p[2 * i + 1], q[2 * i], q[2 * i + 1], g[i]
-                    second = better(b, a)
+                    second = above(b, a)
                     best = b if second else a
-                    third = better(c, best)
+                    third = above(c, best)
                     best = c if third else best
-                    fourth = better(d, best)
+                    fourth = above(d, best)
                     r[2 * i] = zero if second | third | fourth else e
                     r[2 * i + 1] = e if second & (not (third | fourth)) else zero
                     s[2 * i] = e if third & (not fourth) else zero

@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from compiler.codegen.calls import Call, In, Out, Site, Temp, Words, lowers
-from compiler.codegen.kernels.common import kind_of, known_ints, normalized
+from compiler.codegen.kernels.common import kind_of, known_ints, normalized, read_only
 from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH, make_reduce
 from compiler.codegen.kernels.strided import contiguous
 from compiler.codegen.native import ITEMSIZE
@@ -106,7 +106,7 @@ def _reduce(
 
 
 def _read(memory: In | Temp) -> In | Temp:
-    return Temp(memory.key, memory.nbytes, writes=False) if isinstance(memory, Temp) else memory
+    return read_only(memory) if isinstance(memory, Temp) else memory
 
 
 def axes_of(site: Site) -> frozenset[int]:

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from compiler.codegen.calls import Call, Site, Words, lowers
-from compiler.codegen.kernels.common import around, fmax, fmin, kind_of, normalized
+from compiler.codegen.kernels.common import add, around, extremum, multiply, normalized
 from compiler.codegen.kernels.index import in_range, index_checks
 from compiler.codegen.kernels.strided import BITS, contiguous, copy_call
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, pointer
@@ -22,35 +22,14 @@ def _replace(old: Any, new: Any) -> Any:
     return new
 
 
-@inline
-def _add(old: Any, new: Any) -> Any:
-    return old + new
-
-
-@inline
-def _multiply(old: Any, new: Any) -> Any:
-    return old * new
-
-
-@inline
-def _max(old: Any, new: Any) -> Any:
-    return max(old, new)
-
-
-@inline
-def _min(old: Any, new: Any) -> Any:
-    return min(old, new)
-
-
 def _reduction(name: str, how: str) -> Any:
     """How an update joins what is there."""
-    real = kind_of(name) == "float"
     return {
         "none": _replace,
-        "add": _add,
-        "mul": _multiply,
-        "max": fmax if real else _max,
-        "min": fmin if real else _min,
+        "add": add,
+        "mul": multiply,
+        "max": extremum(name, True),
+        "min": extremum(name, False),
     }[how]
 
 

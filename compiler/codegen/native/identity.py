@@ -23,7 +23,19 @@ from numba import types
 
 PACKAGE = __name__.rpartition(".")[0]
 LIBRARIES = frozenset({"numba", "numpy", "llvmlite"}) | sys.stdlib_module_names  # known by their versions
-_PARTS = ("primitive", "identity", "modes", "dtypes", "memory", "checked", "inline", "kernel", "lower", "optimize")
+_PARTS = (
+    "primitive",
+    "identity",
+    "modes",
+    "dtypes",
+    "memory",
+    "checked",
+    "inline",
+    "kernel",
+    "sequence",
+    "lower",
+    "optimize",
+)
 # Read at import: the text of the code that runs, should a file change later.
 _TEXT = "".join(p.read_text(encoding="utf-8") for n in _PARTS if (p := Path(__file__).with_name(f"{n}.py")).exists())
 
