@@ -93,9 +93,8 @@ def infer(node: Node, types: Sequence[TensorType | None], known: KnownInput) -> 
     try:
         return remembered(node, types, lambda: _run(s, node, types, data), values)
     except _Incomplete:
-        if not missing:
-            raise InferenceError("the shape of a result depends on values, which is not supported") from None
-        raise NotStatic(node, missing) from None
+        what = f"the shapes of what {node.op} computes depend on values: that is not supported, compute it outside"
+        raise InferenceError(what) from None
 
 
 def remembered(

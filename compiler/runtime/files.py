@@ -41,12 +41,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as e:
         raise _named(e, path) from e
+    usual = part.stat().st_mode  # what the umask makes of it; some writers put a private file in its place
     try:
         yield part
         with open(part, "rb") as f:
             os.fsync(f.fileno())
-        if mode:
-            os.chmod(part, stat.S_IMODE(mode))
+        os.chmod(part, stat.S_IMODE(mode or usual))
         os.replace(part, target)
     except BaseException:
         with suppress(OSError):

@@ -32,9 +32,10 @@ _PARTS = (
     "checked",
     "inline",
     "kernel",
-    "sequence",
     "lower",
     "optimize",
+    "dispatch",
+    "sequence",
 )
 # Read at import: the text of the code that runs, should a file change later.
 _TEXT = "".join(p.read_text(encoding="utf-8") for n in _PARTS if (p := Path(__file__).with_name(f"{n}.py")).exists())

@@ -13,7 +13,7 @@ from compiler.codegen.native.kernel import Kernel
 from compiler.codegen.native.memory import i64, u8
 from compiler.errors import BuildError
 
-_ELEMENTS = {i64: "i64", u8: "i8"}
+_ELEMENTS: dict[Any, str] = {i64: "i64", u8: "i8"}
 
 
 class Sequence(Kernel):
