@@ -8,7 +8,7 @@ from onnx import NodeProto
 
 from compiler.errors import UnsupportedError, VerifyError
 from compiler.frontend.flatten import Flat
-from compiler.frontend.gradient import check_point, is_gradient
+from compiler.frontend.gradient import check_point, cut_at, is_gradient
 from compiler.frontend.operators import is_readable
 from compiler.frontend.report import Report
 from compiler.frontend.walk import reads, where_node
@@ -43,6 +43,8 @@ class Reading:
         self._inputs: dict[str, None] = {}
         self.needs: dict[str, None] = {}
         self.fatal = False
+        self.assigned: Set[str] = frozenset()
+        """Values that an earlier algorithm assigned to variables: for what comes, they are computed from nothing."""
 
     def declare(self, flats: Sequence[Flat], variables: Sequence[Mapping[str, object]]) -> None:
         """Declare the inputs of all graphs, and keep the names of the first graph's values for them."""
@@ -88,9 +90,11 @@ class Reading:
         self._b.output(public, value)
 
     def _add(self, node: NodeProto, names: dict[str, str]) -> None:
-        if is_gradient(node) and not check_point(node, names, self._b, self._report):
-            self.fatal = True
-            return
+        if is_gradient(node):
+            node = cut_at(node, [v for v, value in names.items() if value in self.assigned])
+            if not check_point(node, names, self._b, self._report, self.assigned):
+                self.fatal = True
+                return
         try:
             read_node(self._b, node, names)
         except NotStatic as e:

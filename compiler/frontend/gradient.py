@@ -153,7 +153,24 @@ def sort(nodes: Sequence[NodeProto], report: Report, where: str = "") -> list[No
     return [nodes[i] for i in order]
 
 
-def check_point(node: NodeProto, names: Mapping[str, str], b: Builder, report: Report) -> bool:
+def cut_at(node: NodeProto, variables: Iterable[str]) -> NodeProto:
+    """An explicit Gradient with further tensors in zs: where an earlier algorithm's new values come in, it ends."""
+    n, m = (next(a.i for a in node.attribute if a.name == name) for name in ("xs", "zs"))
+    named, at = node.input[1 : 1 + n + m], node.input[1 + n + m :]
+    more = [v for v in variables if v not in named]
+    if not more:
+        return node
+    cut = NodeProto()
+    cut.CopyFrom(node)
+    del cut.input[:]
+    cut.input.extend([node.input[0], *named, *more, *at, *more])
+    next(a for a in cut.attribute if a.name == "zs").i = m + len(more)
+    return cut
+
+
+def check_point(
+    node: NodeProto, names: Mapping[str, str], b: Builder, report: Report, assigned: Set[str] = frozenset()
+) -> bool:
     """Whether an explicit Gradient has operands that make sense; else it is reported. names: as in `read_node`.
 
     y and xs must be floating point; a value given for a tensor must have its dtype and rank (its dims may differ: it
@@ -174,7 +191,7 @@ def check_point(node: NodeProto, names: Mapping[str, str], b: Builder, report: R
             report.malformed(what, where, "give a value of the same dtype and rank")
     members = {names[v]: v for v in named}
     for value, v in members.items():
-        others = _computed_from(value, members.keys() - {value}, b)
+        others = set() if value in assigned else _computed_from(value, members.keys() - {value}, b, assigned)
         if others:
             by = ", ".join(sorted(repr(members[o]) for o in others))
             what = f"Gradient names {v!r} in xs or zs together with {by}, from which it is computed"
@@ -182,8 +199,8 @@ def check_point(node: NodeProto, names: Mapping[str, str], b: Builder, report: R
     return len(report.problems) == before
 
 
-def _computed_from(value: str, others: Set[str], b: Builder) -> set[str]:
-    """The ones of `others` that determine a value; none if anything else that can vary takes part."""
+def _computed_from(value: str, others: Set[str], b: Builder, assigned: Set[str]) -> set[str]:
+    """The ones of `others` that determine a value; none if anything else that can vary (as `assigned`) takes part."""
     found: set[str] = set()
     seen: set[str] = set()
     node = b.producer(value)
@@ -196,6 +213,8 @@ def _computed_from(value: str, others: Set[str], b: Builder) -> set[str]:
         node = b.producer(v)
         if v in others:
             found.add(v)
+        elif v in assigned:
+            return set()
         elif (node is not None and node.op in ("Shape", "Size")) or b.known(v) is not None:
             continue
         elif node is not None and node.reads:

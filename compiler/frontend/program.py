@@ -75,6 +75,10 @@ class ProgramBuilder:
         values: dict[tuple[int | None, str], str] = {}
         updated: dict[str, str] = {}
         for i, (a, own) in enumerate(zip(self._algorithms, variables, strict=True)):
+            if i:  # what an earlier algorithm assigned is a variable again, not the value that it was computed as
+                for state in updated:
+                    current[state] = b.op("Identity", current[state], name=f"{state}.assigned")
+                reading.assigned = frozenset(current[state] for state in updated)
             names = reading.add(a.flat, {v: current[state] for v, state in own.items()})
             if i == 0:
                 values.update(((None, v), names[v]) for v in self._parts.inference.outputs if v in names)

@@ -186,3 +186,14 @@ def test_all_nodes_without_a_kernel_are_named() -> None:
     with pytest.raises(UnsupportedError) as e:
         Running(g.build())
     assert len(e.value.problems) == 2
+
+
+@pytest.mark.parametrize("sizes", [True, False])
+def test_a_split_may_leave_parts_out(sizes: bool) -> None:
+    g = Builder()
+    x = g.input("x", f32(3, 7))
+    operands = [x, g.ints([3, 3, 1])] if sizes else [x]
+    a, _, c = g.add("Split", operands, {"axis": 1} | ({} if sizes else {"num_outputs": 3}), ["a", "", "c"])
+    g.output("a", a)
+    g.output("c", c)
+    check(g.build(), {"x": normal(3, 7)}, steps=1)

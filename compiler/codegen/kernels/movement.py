@@ -111,11 +111,18 @@ def concat(site: Site) -> list[Call]:
 
 @lowers("Split")
 def split(site: Site) -> list[Call]:
-    """Attribute axis; the outputs' shapes say where."""
-    t = site.type(0)
-    parts = _parts(t, [site.out(i) for i in range(len(site.node.outputs))], normalized(site.attr("axis", 0), t.rank))
+    """Attribute axis; input split or attribute num_outputs: the sizes. Outputs may be absent."""
+    t, count = site.type(0), len(site.node.outputs)
+    axis = normalized(site.attr("axis", 0), t.rank)
+    sizes = site.ints(1)
+    if sizes is None:
+        whole = -(-t.shape[axis] // site.attr("num_outputs", count))
+        sizes = tuple(max(0, min(whole, t.shape[axis] - i * whole)) for i in range(count))
+    pieces = [TensorType(t.dtype, (*t.shape[:axis], n, *t.shape[axis + 1 :])) for n in sizes]
     calls = []
-    for i, (box, at) in enumerate(parts):
+    for i, (box, at) in enumerate(_parts(t, pieces, axis)[:count]):
+        if not site.node.outputs[i]:
+            continue
         back = [Axis(n, whole, part) for n, part, whole in box]
         calls += copy_box(item_size(t), back, site.read(0), site.write(i), src_at=at)
     return calls
