@@ -9,13 +9,16 @@ Everything is imported when it is first used: `import compiler` alone loads neit
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from compiler.errors import BuildError as _BuildError
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from compiler import api as api
-    from compiler import backend as backend
+    from compiler import catalogue as catalogue
     from compiler import progress as progress
     from compiler import training as training
     from compiler.api import build as build
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from compiler.errors import UnsupportedError as UnsupportedError
     from compiler.frontend import NeedsDims as NeedsDims
     from compiler.frontend import NeedsStatic as NeedsStatic
+    from compiler.frontend.making import Loss as Loss
+    from compiler.frontend.making import make_training_model as make_training_model
+    from compiler.onnx_backend import Backend as backend
     from compiler.runtime.artifact import load as load
     from compiler.runtime.step import StepFunction as StepFunction
 
@@ -51,20 +57,35 @@ _HOMES = {
         "compiler.errors",
     ),
     **dict.fromkeys(("NeedsDims", "NeedsStatic"), "compiler.frontend"),
+    **dict.fromkeys(("Loss", "make_training_model"), "compiler.frontend.making"),
     "load": "compiler.runtime.artifact",
     "StepFunction": "compiler.runtime.step",
 }
 
-_MODULES = ("api", "backend", "progress", "training")
+_MODULES = ("api", "catalogue", "progress", "training")
 
 __all__ = [*_HOMES, "__version__", "backend"]
 
 
+def _module(name: str, wanted: str) -> ModuleType:
+    """Import a module. BuildError: where only built artifacts run, the packages that compile may be missing."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        package = (e.name or "").partition(".")[0]
+        if package in ("", "compiler"):
+            raise
+        who = "onnxc" if wanted in _MODULES else f"compiler.{wanted}"
+        raise _BuildError(f"{who} needs the package {package!r}, which is not installed: pip install onnxc") from None
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"compiler.{name}")
+        return _module(f"compiler.{name}", name)
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(_module(_HOMES[name], name), name)
+    if name == "backend":
+        return _module("compiler.onnx_backend", name).Backend
     raise AttributeError(f"module 'compiler' has no attribute {name!r}")
 
 

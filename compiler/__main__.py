@@ -13,6 +13,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)
+    except ModuleNotFoundError as e:
+        sys.stderr.write(
+            f"error: the command needs the package {e.name!r}, which is not installed: pip install onnxc\n"
+        )
+        sys.exit(1)
     command.main()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,9 @@ from compiler.codegen.library import check_name
 from compiler.codegen.library_artifact import Recipe, check_replaceable, write_artifact
 from compiler.codegen.library_cpu import target
 from compiler.codegen.support import has_kernel
-from compiler.errors import CompileError, InputError, Problem
-from compiler.frontend import NeedsStatic, Source
-from compiler.frontend import load as load_source
-from compiler.frontend.source import TRIED_SIZES
-from compiler.frontend.source import check as check_source
+from compiler.errors import InputError, ModelError, Problem, did_you_mean
+from compiler.frontend import Source, accepted, best_attempt, read
+from compiler.frontend.report import Report
 from compiler.frontend.trained import trained_model
 from compiler.ir.dump import dump as dump
 from compiler.ir.graph import Graph, Program
@@ -32,9 +31,13 @@ from compiler.runtime.arguments import as_array
 from compiler.runtime.step import StepFunction, check_seed
 from compiler.saving import INLINE_LIMIT
 from compiler.saving import save_model as save_model
-from compiler.specialize import Options, Specializations, initial_state, state_slots, state_types
+from compiler.specialize import Options, Specializations, as_typed, initial_state, state_slots, state_types
+from compiler.trial import blockers
 
 Model = onnx.ModelProto | bytes | str | os.PathLike[str]
+
+MOST_TRIPS = 1_000_000
+"""The largest max_trip: what a gradient keeps of each iteration must fit into memory."""
 
 
 def compile(
@@ -45,6 +48,8 @@ def compile(
     threads: int | None = None,
     seed: int = 0,
     algorithm: int | None = None,
+    max_trip: int | None = None,
+    straight_through: bool = False,
 ) -> StepFunction:
     """Compile a training model to a step function.
 
@@ -53,14 +58,18 @@ def compile(
     others that do are bound by each call. threads: 1 to 256; the results have the same bits for any number. By default
     1: more of them wait for each other while a step runs, which pays only on cores that nobody else uses, and for steps
     that take longer than about a millisecond. seed: of random numbers. algorithm: index of the one TrainingInfoProto
-    that the step runs; by default all, in order.
+    that the step runs; by default all, in order. max_trip: how often a Loop runs at most whose end is decided at run
+    time, which its gradient and its stacked outputs need to know (docs/control-flow.md). straight_through: gradients
+    look through Round, and through QuantizeLinear where DequantizeLinear follows (docs/quantization.md).
 
     A model without training_info compiles as well: a call runs its graph. CompileError lists everything in the model
-    that cannot be compiled. InputError: arguments that do not fit it.
+    that cannot be compiled, initialization included; with open dims, what is so at every size, and a call tells the
+    rest. InputError: arguments that do not fit the model.
     """
     check_seed(seed)
-    source = load_source(_own(model))
-    options = Options(dict(dims or {}), _static(source, static), checked_threads(threads), int(seed), algorithm)
+    source, arrays = _load(_own(model), dims, static, max_trip)
+    given = (checked_threads(threads), int(seed), algorithm, bool(straight_through))
+    options = Options(dict(dims or {}), arrays, *given)
     work = Specializations(source, options)
     return StepFunction(work, work.initial())
 
@@ -83,10 +92,31 @@ def _own(model: Model) -> Model:
     return copy
 
 
+def _load(
+    model: Model, dims: Mapping[str, int] | None, static: Mapping[str, Any] | None, max_trip: int | None
+) -> tuple[Source, dict[str, AnyArray]]:
+    """A model without problems, and static inputs as arrays. CompileError, InputError."""
+    source, report = _read(model, max_trip)
+    arrays = {} if source is None else _static(source, static)
+    typed = {} if source is None else {n: as_typed(source, n, a) for n, a in arrays.items()}
+    return accepted(source, report, dims, typed), arrays
+
+
+def _read(model: Model, max_trip: int | None) -> tuple[Source | None, Report]:
+    """A model with its bound of loops, and what is wrong with it. InputError."""
+    if max_trip is not None and (not isinstance(max_trip, int | np.integer) or not 1 <= max_trip <= MOST_TRIPS):
+        raise InputError(f"max_trip must be an integer from 1 to {MOST_TRIPS}, not {max_trip!r}")
+    source, report = read(model)
+    if source is not None:
+        source.max_trip = None if max_trip is None else int(max_trip)
+    return source, report
+
+
 def _static(source: Source, static: Mapping[str, Any] | None) -> dict[str, AnyArray]:
     """Values of static inputs as arrays of the inputs' types. InputError."""
     if unknown := [n for n in static or {} if n not in source.inputs]:
-        raise InputError(f"static: {unknown[0]!r} is no input; the inputs are {', '.join(map(repr, source.inputs))}")
+        near = did_you_mean(unknown[0], source.inputs) or f"; the inputs are {', '.join(map(repr, source.inputs))}"
+        raise InputError(f"static: {unknown[0]!r} is no input{near}")
     return {n: as_array(f"static: input {n!r}", a, source.inputs[n].dtype) for n, a in (static or {}).items()}
 
 
@@ -97,13 +127,17 @@ def program(
     static: Mapping[str, Any] | None = None,
     algorithm: int | None = None,
     until: str | None = None,
+    max_trip: int | None = None,
+    straight_through: bool = False,
 ) -> Program:
     """The IR of a model's graphs: as imported (until="import"), after the pass `until`, or after all passes."""
     if until is not None and until not in ("import", *PASS_NAMES):
         raise InputError(f"there is no pass {until!r}: there are import, {', '.join(PASS_NAMES)}")
-    source = load_source(model)
-    imported = source.program(dims or {}, _static(source, static), algorithm)
-    return imported if until == "import" else run_program(imported, has_kernel, until=until)
+    source, arrays = _load(model, dims, static, max_trip)
+    imported = source.program(dims or {}, {n: as_typed(source, n, a) for n, a in arrays.items()}, algorithm)
+    if until == "import":
+        return imported
+    return run_program(imported, has_kernel, until=until, straight_through=straight_through)
 
 
 def lower(
@@ -114,6 +148,8 @@ def lower(
     static: Mapping[str, Any] | None = None,
     algorithm: int | None = None,
     graph: str = "step",
+    max_trip: int | None = None,
+    straight_through: bool = False,
 ) -> onnx.ModelProto:
     """The step as plain ONNX that any runtime can run: state are extra inputs and outputs.
 
@@ -121,7 +157,16 @@ def lower(
     "initialize". Ops of onnxc are model-local functions with standard bodies. `metadata_props` say which output is
     the next value of which state input.
     """
-    return export(graph_of(program(model, dims=dims, static=static, algorithm=algorithm, until=until), graph))
+    graphs = program(
+        model,
+        dims=dims,
+        static=static,
+        algorithm=algorithm,
+        until=until,
+        max_trip=max_trip,
+        straight_through=straight_through,
+    )
+    return export(graph_of(graphs, graph))
 
 
 def graph_of(program: Program, role: str) -> Graph:
@@ -137,42 +182,66 @@ def emitted(graph: Graph) -> str:
     return plan_and_emit(graph)[1].source
 
 
-def check(
-    model: Model, *, dims: Mapping[str, int] | None = None, static: Mapping[str, Any] | None = None
-) -> tuple[Problem, ...]:
-    """Everything that keeps a model from being compiled; empty if nothing does.
+@dataclass(frozen=True)
+class Examined:
+    """What is known of a model without compiling it.
 
-    Symbolic dims left open are tried as 2, 32 and 224. What depends on the value of an input that decides a shape can
-    be checked only if `static` has it. InputError: dims or static that the model does not have.
+    problems: what keeps it from being compiled. unchecked: nodes whose shapes, and all that follows, could not be
+    looked at, as they are decided by the values of `inputs`. notes: what is allowed, but may not be meant.
     """
-    arrays = {n: np.asarray(a) for n, a in (static or {}).items()}
-    if found := check_source(model, dims, arrays):
-        return tuple(found)
-    source = load_source(model)
-    for size in TRIED_SIZES:
-        try:
-            work = source.program(dict.fromkeys(source.symbols, size) | dict(dims or {}), arrays)
-        except NeedsStatic:
-            return ()
-        except CompileError:
-            continue
-        return _blockers(work)
-    raise AssertionError("no size is good, but nothing was wrong")
+
+    problems: tuple[Problem, ...]
+    unchecked: tuple[Problem, ...] = ()
+    inputs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def _blockers(imported: Program) -> tuple[Problem, ...]:
-    """What keeps graphs as imported from becoming code."""
+def examine(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    static: Mapping[str, Any] | None = None,
+    max_trip: int | None = None,
+) -> Examined:
+    """What `check` tells, sorted. Arguments and errors as there."""
     try:
-        graphs = run_program(imported, has_kernel).graphs()
-    except CompileError as e:
-        return e.problems
-    problems: dict[Problem, None] = {}
-    for graph in graphs.values():
-        try:
-            plan_and_emit(graph)
-        except CompileError as e:
-            problems |= dict.fromkeys(e.problems)
-    return tuple(problems)
+        source, report = _read(model, max_trip)
+    except ModelError as e:
+        return Examined(e.problems)
+    if source is None:
+        return Examined(report.problems)
+    arrays = {n: as_typed(source, n, a) for n, a in _static(source, static).items()}
+    attempt = best_attempt(source, dims, arrays)
+    report.merge(attempt.report)
+    report.merge(blockers(attempt.graphs))
+    needs = attempt.needs
+    notes = []
+    if not report and not source.updated_by():
+        notes.append(UPDATES_NOTHING if source.algorithms else NO_TRAINING)
+    if attempt.report and (tried := [s for s in source.symbols if s not in (dims or {})]):
+        notes.append(f"{', '.join(map(repr, tried))} had no size and was tried as 2, 32 and 224: others may fit")
+    return Examined(report.problems, needs.problems if needs else (), needs.inputs if needs else (), tuple(notes))
+
+
+UPDATES_NOTHING = "the model updates nothing: no training_info has an update_binding"
+NO_TRAINING = "the model updates nothing: it has no training_info, so that a step only runs its graph"
+
+
+def check(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    static: Mapping[str, Any] | None = None,
+    max_trip: int | None = None,
+) -> tuple[Problem, ...]:
+    """Everything that keeps a model from being compiled, or from being looked at to its end; empty if nothing does.
+
+    Symbolic dims left open are tried as 2, 32 and 224. Where the values of inputs decide shapes, the last problems
+    tell which of them to give in `static`, so that the rest can be checked as well. InputError: dims or static that
+    the model does not have.
+    """
+    found = examine(model, dims=dims, static=static, max_trip=max_trip)
+    return found.problems + found.unchecked
 
 
 def build(
@@ -184,6 +253,8 @@ def build(
     threads: int = 1,
     seed: int = 0,
     algorithm: int | None = None,
+    max_trip: int | None = None,
+    straight_through: bool = False,
     name: str = "onnxc",
     cpu: str = "host",
     cc: str = "cc",
@@ -203,12 +274,15 @@ def build(
     check_name(name)
     check_replaceable(Path(folder))
     machine = target(cpu)
-    source = load_source(model)
-    arrays = _static(source, static)
-    work = run_program(source.program(dims or {}, arrays, algorithm), has_kernel, seed=seed)
+    source, arrays = _load(model, dims, static, max_trip)
+    typed = {n: as_typed(source, n, a) for n, a in arrays.items()}
+    imported = source.program(dims or {}, typed, algorithm)
+    work = run_program(imported, has_kernel, seed=seed, straight_through=straight_through)
     initial = initial_state(source, seed, algorithm)
     inference = trained_model(source, initial)
     options = {"dims": dict(dims or {}), "static": sorted(arrays), "seed": seed, "algorithm": algorithm}
+    options |= {"max_trip": max_trip} if max_trip else {}
+    options |= {"straight_through": True} if straight_through else {}
     recipe = Recipe(
         program=work,
         states=state_slots(state_types(source, algorithm)),

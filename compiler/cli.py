@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -93,6 +94,8 @@ def _lines(e: Exception) -> list[str]:
         case UnsupportedError() if isinstance(e, compiler.NeedsDims):
             pairs = zip(e.problems, e.symbols, strict=True)
             return [str(Problem(p.what, p.where, f"give --dim {shlex.quote(s)}=...")) for p, s in pairs]
+        case UnsupportedError() if isinstance(e, compiler.NeedsStatic):
+            return [str(Problem(p.what, p.where, _give_static(e.inputs, p))) for p in e.problems]
         case CompileError():
             return [str(p) for p in e.problems]
         case OnnxcError():
@@ -125,6 +128,12 @@ dim_option = click.option(
     "--dim", "dims", multiple=True, callback=_sizes, metavar="N=64", help="Size of a symbolic dim."
 )
 static_option = click.option("--static", type=path_type, help=".npz: values of inputs that decide shapes, by name.")
+max_trip_option = click.option(
+    "--max-trip", type=click.IntRange(1), help="How often a Loop whose end is decided at run time runs at most."
+)
+straight_through_option = click.option(
+    "--straight-through", is_flag=True, help="Gradients look through roundings (quantization-aware training)."
+)
 algorithm_option = click.option(
     "--algorithm", type=click.IntRange(0), help="Index of the one TrainingInfoProto to run."
 )
@@ -148,14 +157,16 @@ def command() -> None:
 @model_argument
 @dim_option
 @static_option
+@max_trip_option
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
 @_reporting
-def check(model: Path, dims: dict[str, int], static: Path | None, as_json: bool) -> int:
+def check(model: Path, dims: dict[str, int], static: Path | None, max_trip: int | None, as_json: bool) -> int:
     """Tell everything that keeps MODEL from being compiled.
 
     Symbolic dims that --dim leaves open are tried as 2, 32 and 224.
     """
-    problems: Sequence[Problem] = compiler.check(model, dims=dims, static=_arrays(static))
+    found = compiler.api.examine(model, dims=dims, static=_arrays(static), max_trip=max_trip)
+    problems = [*found.problems, *(_unchecked(p, found.inputs) for p in found.unchecked)]
     if as_json:
         click.echo(json.dumps([{"what": p.what, "where": p.where, "remedy": p.remedy} for p in problems], indent=2))
     else:
@@ -163,13 +174,28 @@ def check(model: Path, dims: dict[str, int], static: Path | None, as_json: bool)
             _error(str(p))
         if not problems:
             click.echo("ok: the model compiles")
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
     return REFUSED if problems else 0
+
+
+def _unchecked(p: Problem, inputs: Sequence[str]) -> Problem:
+    """Why the model could not be checked to its end, and what to do about it on the command line."""
+    return Problem(f"not checked to the end: {p.what}", p.where, _give_static(inputs, p))
+
+
+def _give_static(inputs: Sequence[str], p: Problem) -> str:
+    arrays = f"{'an array' if len(inputs) == 1 else 'arrays'} {', '.join(map(repr, inputs))}"
+    bound = ", or bound the Loop: --max-trip N" if "max_trip" in p.remedy else ""
+    return f"give --static FILE.npz with {arrays}{bound}"
 
 
 @command.command("dump-ir")
 @model_argument
 @dim_option
 @static_option
+@max_trip_option
+@straight_through_option
 @algorithm_option
 @click.option("--after", metavar="PASS", help="Stop after this pass; `--after help` lists them.")
 @click.option("--stage", type=click.Choice(["import", "final", "source"]), help="IR as imported, final IR, or code.")
@@ -183,6 +209,7 @@ def dump_ir(
     after: str | None,
     stage: str | None,
     graph: str,
+    **options: Any,
 ) -> None:
     """Print the IR of MODEL at a stage of its way (by default the final one), or the generated code.
 
@@ -196,7 +223,9 @@ def dump_ir(
             raise click.UsageError("--after and --stage exclude each other.")
         _check_pass(after)
     until = after or ("import" if stage == "import" else None)
-    program = compiler.api.program(model, dims=dims, static=_arrays(static), algorithm=algorithm, until=until)
+    program = compiler.api.program(
+        model, dims=dims, static=_arrays(static), algorithm=algorithm, until=until, **options
+    )
     chosen = program.graphs().values() if graph == "all" else [compiler.api.graph_of(program, graph)]
     for g in chosen:
         click.echo(compiler.api.emitted(g) if stage == "source" else compiler.api.dump(g), nl=False)
@@ -212,6 +241,8 @@ def _check_pass(name: str) -> None:
 @model_argument
 @dim_option
 @static_option
+@max_trip_option
+@straight_through_option
 @algorithm_option
 @click.option("--after", metavar="PASS", help="Stop after this pass, or `import`; by default after all.")
 @click.option("--graph", type=click.Choice(["step", "infer", "initialize"]), default="step", show_default=True)
@@ -225,13 +256,31 @@ def lower(
     after: str | None,
     graph: str,
     out: Path,
+    **options: Any,
 ) -> None:
     """Write the step of MODEL as plain ONNX, which any runtime can run: state are extra inputs and outputs."""
     if after not in (None, "import"):
         _check_pass(after)
-    lowered = compiler.lower(model, after, dims=dims, static=_arrays(static), algorithm=algorithm, graph=graph)
+    arrays = _arrays(static)
+    lowered = compiler.lower(model, after, dims=dims, static=arrays, algorithm=algorithm, graph=graph, **options)
     compiler.api.save_model(lowered, out)
     click.echo(f"wrote {out}")
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.option("--markdown", is_flag=True, help="Print the page docs/operators.md.")
+@_reporting
+def operators(as_json: bool, markdown: bool) -> None:
+    """List the operators: the opsets that are read, how each one runs, and how it is differentiated."""
+    rows = compiler.catalogue.operators()
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(r) for r in rows], indent=2))
+    elif markdown:
+        click.echo(compiler.catalogue.markdown(rows), nl=False)
+    else:
+        for r in rows:
+            click.echo(f"{r.op:26} {r.forward:12} {r.gradient:12} {r.notes}".rstrip())
 
 
 @command.command()
@@ -239,6 +288,8 @@ def lower(
 @click.argument("folder", type=path_type)
 @dim_option
 @static_option
+@max_trip_option
+@straight_through_option
 @algorithm_option
 @threads_option
 @seed_option
@@ -264,6 +315,7 @@ def build(model: Path, folder: Path, static: Path | None, **options: Any) -> Non
 @click.option("--initialize", is_flag=True, help="Run the model's initialization first.")
 @dim_option
 @algorithm_option
+@straight_through_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per epoch.")
 @_reporting
 def train(
@@ -272,7 +324,6 @@ def train(
     evaluation: Path | None,
     epochs: int,
     out: Path | None,
-    initialize: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -284,11 +335,12 @@ def train(
     if out is not None:
         _check_writable(out)
     work = compiler.training
-    trainer = work.Trainer(model, work.read_arrays(data), _arrays(evaluation), **options)
+    say = None if as_json else partial(click.echo, "compiling...", err=True)
+    trainer = work.Trainer(model, work.read_arrays(data), _arrays(evaluation), compiling=say, **options)
     if trainer.unused:
         click.echo(f"note: the model has no use for {', '.join(map(repr, trainer.unused))} of the data", err=True)
-    if initialize:
-        trainer.step.initialize(options["seed"])
+    for note in trainer.notes:
+        click.echo(f"note: {note}", err=True)
     compiler.progress.follow(trainer, epochs, as_json)
     if out is not None:
         trainer.step.export(out)

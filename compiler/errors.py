@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,16 @@ class BuildError(OnnxcError):
 
 class ArtifactError(OnnxcError):
     """A built artifact that cannot be used: its folder is damaged or no artifact, or it is for another machine."""
+
+
+_COMPARED = 2000
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """` (did you mean 'loss'?)` for a name like one that is known (of the first few thousand), else nothing."""
+    if not isinstance(name, str):
+        return ""
+    names = list(islice((k for k in known if isinstance(k, str) and k), _COMPARED))
+    lower = {k.lower(): k for k in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.7)
+    return f" (did you mean {lower[close[0]]!r}?)" if close else ""

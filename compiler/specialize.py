@@ -17,8 +17,9 @@ from compiler.codegen.memory import state_offsets
 from compiler.codegen.native import load
 from compiler.codegen.native.pool import make_pool
 from compiler.codegen.support import has_kernel
-from compiler.errors import InputError, ModelError, OnnxcError, Problem
+from compiler.errors import InputError, ModelError, OnnxcError, Problem, UnsupportedError, did_you_mean
 from compiler.frontend import NeedsDims, NeedsStatic, Source
+from compiler.frontend.report import Report
 from compiler.frontend.trained import trained_model
 from compiler.ir.evaluate import RANDOM_OPS
 from compiler.ir.graph import Graph
@@ -26,10 +27,11 @@ from compiler.ir.types import AnyArray, TensorType, numpy_dtype
 from compiler.passes.lower_random import SEED, STEP, Role
 from compiler.passes.pipeline import passes, run
 from compiler.runtime.executable import Code
-from compiler.runtime.layout import STATE, Slot
+from compiler.runtime.layout import ML_DTYPES, STATE, Slot
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, PoolCode
 from compiler.saving import save_model
+from compiler.trial import unsupported, wrong_at_every_size
 
 KEPT = 64
 """How many graphs in machine code are kept; others are planned again when they come back, from cached kernels."""
@@ -44,6 +46,7 @@ class Options:
     threads: int = 1
     seed: int = 0
     algorithm: int | None = None
+    straight_through: bool = False
 
 
 def state_types(source: Source, algorithm: int | None = None) -> dict[str, TensorType]:
@@ -73,6 +76,12 @@ def initial_state(source: Source, seed: int, algorithm: int | None = None) -> di
     hidden = {SEED: np.array(seed, np.int64), STEP: np.array(0, np.int64)}
     names = state_types(source, algorithm)
     return {n: hidden[n] if n in hidden else source.initializers[n].tensor.array for n in names}
+
+
+def as_typed(source: Source, name: str, array: AnyArray) -> AnyArray:
+    """A static array as the frontend takes it: the runtime knows the types that NumPy has not by their bits only."""
+    dtype = source.inputs[name].dtype
+    return array.view(numpy_dtype(dtype)) if dtype in ML_DTYPES else array
 
 
 @dataclass(frozen=True)
@@ -106,13 +115,24 @@ class Specializations:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Compile the step now if nothing has to wait for the first call's arrays."""
+        """Compile the step now if nothing has to wait for the first call's arrays, and look for what is wrong."""
+        report, waits = Report(), False
         try:
             self._code(self._bound("step", {}, ()))
+            if self.initializes:  # it gets machine code when it runs, which may be never
+                graph = self._source.graph("initialize", algorithm=self.options.algorithm)
+                report.merge(unsupported({"initialize": graph}))
         except NeedsStatic as e:
+            waits = True
             self._static |= frozenset(e.inputs)
         except NeedsDims:
-            return
+            waits = True
+        except (ModelError, UnsupportedError) as e:
+            report.add(e)
+        if waits or report:  # one error tells what is wrong with all graphs
+            static = {n: as_typed(self._source, n, a) for n, a in self.options.static.items()}
+            report.merge(wrong_at_every_size(self._source, self.options.dims, static, self.options.algorithm))
+        report.raise_if_any()
 
     # --- what a StepFunction asks ------------------------------------------------------------------------
     def inputs(self, role: str) -> Mapping[str, str]:
@@ -183,7 +203,9 @@ class Specializations:
             if not fits:
                 raise InputError(f"input {name!r} has shape {list(shape)}, the model takes {t}")
             if any(isinstance(d, str) and n == 0 for d, n in zip(t.dims, shape, strict=True)):
-                raise InputError(f"input {name!r} has shape {list(shape)}: there is nothing in it")
+                empty = next(d for d, n in zip(t.dims, shape, strict=True) if isinstance(d, str) and n == 0)
+                what = f"input {name!r} has shape {list(shape)}, the model takes {t}: dim {empty!r} must be 1 or more"
+                raise InputError(f"{what}, leave empty batches out")
         sizes = {**self.options.dims, **known}
         static = {n: a for n, a in given.items() if n in self._static} | dict(self.options.static)
         fed = [n for n in given if n in self._source.defaults and n not in static]
@@ -212,16 +234,13 @@ class Specializations:
         self._made.move_to_end(binding)
         return self._made[binding]
 
-    def _typed(self, s: _Static) -> Array:
-        """A static array as the frontend takes it: the runtime knows bf16 by its bits only."""
-        return s.array.view(numpy_dtype("bf16")) if self._source.inputs[s.name].dtype == "bf16" else s.array
-
     def _graph(self, b: _Binding) -> Graph:
         """The graph of a binding, after all passes."""
-        arrays = {s.name: self._typed(s) for s in b.static}
+        arrays = {s.name: as_typed(self._source, s.name, s.array) for s in b.static}
         graph = self._source.graph(b.role, dict(b.dims), arrays, self.options.algorithm, b.fed)
         graph = _fetching(graph, b.fetch)
-        return run(graph, passes(has_kernel, cast(Role, b.role), self.options.seed))
+        options = self.options
+        return run(graph, passes(has_kernel, cast(Role, b.role), options.seed, options.straight_through))
 
 
 class _Static:
@@ -241,7 +260,11 @@ class _Static:
 def _fetching(g: Graph, fetch: Sequence[str]) -> Graph:
     """The graph with further values as outputs, under their own names. InputError: there are none of that name."""
     if unknown := [name for name in fetch if name not in g.types and name not in g.outputs]:
-        raise InputError(f"fetch: the graph has no value {', '.join(map(repr, unknown))}")
+        names = [*g.outputs, *g.types]
+        raise InputError(
+            f"fetch: the graph has no value {', '.join(f'{n!r}{did_you_mean(n, names)}' for n in unknown)}; "
+            "step.graph shows all"
+        )
     extra = {name: name for name in fetch if name not in g.outputs}
     if not extra:
         return g

@@ -16,7 +16,7 @@ from compiler.frontend import Source, load
 from compiler.frontend.files import Model
 from compiler.frontend.types import InputType
 from compiler.runtime.arguments import held
-from compiler.runtime.layout import NUMPY
+from compiler.runtime.layout import ML_DTYPES, NUMPY
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import Options, Specializations
@@ -43,15 +43,32 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.lib.npyio.NpzFile):
             with found:
+                if not found.files:
+                    raise InputError(f"there are no arrays in {name!r}: {_MAKE_ONE}")
                 return dict(found)
+    except InputError:
+        raise
     except FileNotFoundError as e:
         raise InputError(f"there is no file {name!r}") from e
     except IsADirectoryError as e:
         raise InputError(f"{name!r} is a folder, not an .npz file") from e
     except (ValueError, EOFError, KeyError, OSError, TypeError, zipfile.BadZipFile, zlib.error) as e:
-        why = "it holds Python objects, which are not loaded" if "pickle" in str(e) else str(e) or "it is damaged"
-        raise InputError(f"{name!r} is no .npz file of numeric arrays: {why}") from e
-    raise InputError(f"{name!r} holds one array: make an .npz with the model's inputs by name")
+        why = _why_not_read(path, e)
+        raise InputError(f"{name!r} is no .npz file of numeric arrays: {why}; {_MAKE_ONE}") from e
+    raise InputError(f"{name!r} holds one array without a name: {_MAKE_ONE}")
+
+
+_MAKE_ONE = "make one with numpy.savez(path, name=array, ...), with the names of the model's inputs"
+
+
+def _why_not_read(path: str | os.PathLike[str], e: Exception) -> str:
+    """Of a file that numpy refused. What is neither an .npz nor an .npy file, numpy takes for a pickle."""
+    if "pickle" not in str(e):
+        return str(e) or "it is damaged"
+    with open(path, "rb") as file:
+        head = file.read(6)
+    known = head.startswith(b"PK") or head == b"\x93NUMPY"
+    return "it holds Python objects, which are not loaded" if known else "it is a file of another kind"
 
 
 @dataclass(frozen=True)
@@ -81,8 +98,10 @@ class Trainer:
     data: one array for each input of the step; arrays may be of another type that loses nothing of their kind.
     evaluation: the inputs of inference, and the label: one input of the algorithm alone. batch: by default the model's
     fixed size, or 32; the last batch of an epoch may be smaller where the size is not fixed, else it is left out.
-    dims: of symbols that do not count samples. Other arguments as for `compiler.compile`. unused: arrays of the data
-    that the model does not take. InputError: data that does not fit the model. CompileError.
+    dims: of symbols that do not count samples. Other arguments as for `compiler.compile`. initialize: run the model's
+    initialization first. compiling: called when the data is known to fit, before anything is compiled. unused: arrays
+    of the data that the model does not take. notes: what is allowed, but may not be meant. InputError: data that does
+    not fit the model, or no initialization. CompileError.
     """
 
     def __init__(
@@ -96,18 +115,35 @@ class Trainer:
         threads: int = 1,
         seed: int = 0,
         algorithm: int | None = None,
+        straight_through: bool = False,
+        initialize: bool = False,
+        compiling: Callable[[], Any] | None = None,
     ) -> None:
         source = load(model)
         inputs = source.inputs_of("step", algorithm)
         if not source.algorithms:
-            raise InputError("the model has no training_info: there is nothing to train")
+            raise InputError(
+                "the model has no training_info, so there is nothing to train: add a TrainingInfoProto with the loss, "
+                "the gradients and the updates (docs/training-models.md)"
+            )
         self._data = _dataset(data, inputs, source, "the data")
         self.unused = sorted(set(data) - set(inputs))
         self._seed = seed
         known = dict(dims or {})
         self.batch, self._whole = _batch_size([inputs[n] for n in self._data.arrays], known, batch)
-        work = Specializations(source, Options(known, {}, threads, seed, algorithm))
+        if initialize and not source.initializes(algorithm):
+            raise InputError("the model has no initialization graph to run: train without, from the values in the file")
+        self.notes = [] if source.updated_by(algorithm) else ["the model updates nothing: there is no update_binding"]
+        if self.samples == 0:
+            raise InputError(
+                f"{len(self._data)} samples do not fill one batch of {self.batch}, the model's fixed size: give more"
+            )
+        if compiling is not None:
+            compiling()
+        work = Specializations(source, Options(known, {}, threads, seed, algorithm, straight_through))
         self.step = StepFunction(work, work.initial())
+        if initialize:
+            self.step.initialize(seed)
         self._evaluation: _Evaluation | None = None
         if evaluation is not None:
             self._evaluation = _Evaluation(self.step, evaluation, source, self.batch, algorithm)
@@ -124,8 +160,6 @@ class Trainer:
 
     def run(self, epochs: int, progress: Progress | None = None) -> Iterator[Epoch]:
         """Train, and yield after each epoch. The order of samples is drawn anew for each, from the seed."""
-        if self.samples == 0:
-            raise InputError(f"{len(self._data)} samples do not fill one batch of {self.batch}, the model's fixed size")
         random = np.random.default_rng(self._seed)
         for number in range(1, epochs + 1):
             order = random.permutation(len(self._data))[: self.samples]
@@ -156,7 +190,7 @@ def _dataset(arrays: Mapping[str, Array], inputs: Mapping[str, InputType], sourc
         a = held(arrays[name], t.dtype)
         if a is None:
             raise InputError(
-                f"array {name!r} of {what} is {arrays[name].dtype}: the model takes {NUMPY[t.dtype]}, "
+                f"array {name!r} of {what} is {arrays[name].dtype}: the model takes {ML_DTYPES.get(t.dtype, NUMPY[t.dtype])}, "
                 "which cannot hold its values"
             )
         if a.ndim != len(t.dims):

@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+import compiler.ir.definitions  # noqa: F401  (fills the definitions)
+from compiler.ir.bodies import expand
+from compiler.ir.builder import Builder
 from compiler.ir.graph import Node
+from compiler.ir.infer import STATIC_OPERANDS
+from compiler.ir.interpret import interpret
+from compiler.ir.types import TensorType, dtype_of
 from compiler.ir.windows import transposed_windows, windows
 
 Array = npt.NDArray[np.generic]
@@ -137,6 +143,58 @@ def _mean_variance_normalization(node: Node, args: Sequence[Array | None]) -> li
     return [(x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9)]
 
 
+def _lp_normalization(node: Node, args: Sequence[Array | None]) -> list[Array]:
+    (x,) = args
+    axis, p = node.attr("axis", -1), node.attr("p", 2)
+    norm = (np.abs(x) ** p).sum(axis, keepdims=True) ** (1 / p)
+    return [np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm))]
+
+
+def _lrn(node: Node, args: Sequence[Array | None]) -> list[Array]:
+    (x,) = args
+    size = node.attr("size")
+    alpha, beta, bias = node.attr("alpha", 1e-4), node.attr("beta", 0.75), node.attr("bias", 1.0)
+    first, last = (size - 1) // 2, size - 1 - (size - 1) // 2
+    squares = [(x[:, max(c - first, 0) : c + last + 1] ** 2).sum(1) for c in range(x.shape[1])]
+    return [x / (bias + alpha / size * np.stack(squares, 1)) ** beta]
+
+
+def _lp_pool(node: Node, args: Sequence[Array | None]) -> list[Array]:
+    (x,) = args
+    axes = windows(node, x.shape[2:], node.attr("kernel_shape"))
+    p, total = node.attr("p", 2), 0.0
+    for tap in np.ndindex(*(a.kernel for a in axes)):
+        inside, grid = 1.0, [slice(None), slice(None)]
+        at = [k * a.dilation - a.before + np.arange(a.out) * a.stride for k, a in zip(tap, axes, strict=True)]
+        for i, a in zip(at, axes, strict=True):
+            inside = np.multiply.outer(inside, (i >= 0) & (i < a.size))
+        grid += np.ix_(*(i.clip(0, a.size - 1) for i, a in zip(at, axes, strict=True)))
+        total = total + np.abs(x[tuple(grid)]) ** p * inside
+    return [total ** (1 / p)]
+
+
+def _global_lp_pool(node: Node, args: Sequence[Array | None]) -> list[Array]:
+    whole = {"kernel_shape": args[0].shape[2:], "p": node.attr("p", 2)}
+    return _lp_pool(Node("LpPool", node.inputs, node.outputs, whole), args)
+
+
+def by_definition(node: Node, args: Sequence[Array | None]) -> list[Array]:
+    """Evaluate our own definition: test_exact compares it with onnxruntime, test_torch_images with PyTorch."""
+    types = [None if a is None else TensorType(dtype_of(a), a.shape) for a in args]
+    b = Builder(node.op_type)
+    feeds = {f"in{i}": a for i, a in enumerate(args) if a is not None}
+    static = STATIC_OPERANDS.get(node.op, ())
+    inputs = [
+        "" if t is None else b.const(args[i], f"in{i}") if i in static else b.input(f"in{i}", t)
+        for i, t in enumerate(types)
+    ]
+    for i, v in enumerate(expand(b, node, inputs)):
+        b.output(f"out{i}", v)
+    graph = b.build()
+    values = interpret(graph, {v: a for v, a in feeds.items() if v in graph.inputs})
+    return [values[v] for v in graph.outputs.values()]
+
+
 EXACT: dict[str, Callable[[Node, Sequence[Array | None]], Sequence[Array]]] = {
     "Erf": lambda node, args: [_erf(args[0])],  # float32 inside
     "Gelu": _gelu,  # float32 inside
@@ -150,5 +208,12 @@ EXACT: dict[str, Callable[[Node, Sequence[Array | None]], Sequence[Array]]] = {
     "Pad": _pad,  # refuses negative pads
     "NegativeLogLikelihoodLoss": _negative_log_likelihood_loss,  # wrong mean with ignore_index -1
     "SoftmaxCrossEntropyLoss": _softmax_cross_entropy_loss,  # the same
+    "LRN": _lrn,  # takes the size of the batch for the number of channels
+    "LpPool": _lp_pool,  # wrong where windows reach into the padding
+    "GlobalLpPool": _global_lp_pool,  # there is none
+    "LpNormalization": _lp_normalization,  # wrong for p = 1 and negative numbers
+    "Resize": by_definition,  # cubic weights in float32
+    "MaxRoiPool": by_definition,  # there is none
+    **dict.fromkeys(("AffineGrid", "DeformConv", "GridSample", "GroupNormalization"), by_definition),  # float32 inside
 }
 """Ops that onnx.reference computes in float32 though x is float64, or wrongly, or too slowly for tests."""

@@ -49,7 +49,7 @@ class Refusing:
         (X[0], "input 'x' has shape [3], the model takes f32[N,3]"),
         (X[None], "input 'x' has shape [1, 2, 3], the model takes f32[N,3]"),
         (X[:, :2], "input 'x' has shape [2, 2], the model takes f32[N,3]"),
-        (X[:0], "input 'x' has shape [0, 3]: there is nothing in it"),
+        (X[:0], "input 'x' has shape [0, 3], the model takes f32[N,3]: dim 'N' must be 1 or more"),
         (1.0, "input 'x' has shape [], the model takes f32[N,3]"),
         (None, "input 'x' is object, the model takes float32"),
         ("text", "input 'x' is <U4, the model takes float32"),
@@ -110,7 +110,7 @@ def test_missing_and_unknown_inputs(linear_step: compiler.StepFunction) -> None:
         ({}, "missing input 'x', missing input 't'; the inputs are 'x', 't'"),
         ({"x": X}, "missing input 't'; the inputs are 'x', 't'"),
         ({"x": X, "t": T, "extra": 1}, "unknown input 'extra'; the inputs are 'x', 't'"),
-        ({"x": X, "T": T}, "missing input 't', unknown input 'T'; the inputs are 'x', 't'"),
+        ({"x": X, "T": T}, "missing input 't', unknown input 'T' (did you mean 't'?); the inputs are 'x', 't'"),
         ({"x": X, "t": T, "w": W}, "unknown input 'w' (a state: assign it to step.state); the inputs are 'x', 't'"),
         ({"x": X, "t": T, 3: W}, "unknown input 3; the inputs are 'x', 't'"),
         ({"x": X, "t": T, "y": W}, "unknown input 'y'"),
@@ -151,7 +151,10 @@ def test_training_goes_on_after_a_bad_label() -> None:
         if i in (0, 2, 3):
             before = bits(bad.state)
             for wrong in (2, -1, 2**40):
-                message = r"label out of range \[0, 2\), in node '(cross_entropy|loss)'; nothing was updated: correct"
+                message = (
+                    r"label out of range \[0, 2\) among the values of 'label', in node '(cross_entropy|loss)'; "
+                    "nothing was updated: correct"
+                )
                 with pytest.raises(compiler.InputError, match=message):
                     bad(x=x, label=np.append(label[:3], wrong))
             assert bits(bad.state) == before

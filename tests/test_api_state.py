@@ -139,6 +139,7 @@ def test_initialization_may_bind_some_variables_only() -> None:
     np.testing.assert_array_equal(step.state["w"], w)
 
 
+@pytest.mark.filterwarnings("ignore:the model has no initialization graph")
 def test_without_initialization_nothing_changes() -> None:
     step = compiler.compile(tiny(), dims={"N": 2})
     step(x=np.ones((2, 4), np.float32), label=[0, 1])
@@ -173,6 +174,7 @@ def test_seeds_of_initialization(seed: Any) -> None:
 
 
 # --- random numbers --------------------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:the model has no initialization graph")
 def test_the_random_stream_is_state() -> None:
     def run(step: compiler.StepFunction, count: int) -> list[bytes]:
         return [step(x=X, t=T)["seen"].tobytes() for _ in range(count)]

@@ -117,6 +117,7 @@ def test_export(digits: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:the model has no initialization graph")
 def test_model_without_state(tmp_path: Path) -> None:
     compiler.build(inference_only(), tmp_path / "a", dims={"N": 2})
     step = compiler.load(tmp_path / "a")

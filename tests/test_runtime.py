@@ -76,6 +76,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Callable[[], list[Arrays]
 }
 
 
+@pytest.mark.filterwarnings("ignore:the model has no initialization graph")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
     build, data = MODELS[name]
@@ -292,6 +293,7 @@ def test_a_fork_waits_for_the_steps_of_other_threads() -> None:
 
 
 # --- interrupts ------------------------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:the model has no initialization graph")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_interrupts_at_any_time_leave_a_step_that_works(threads: int) -> None:
     step = compiler.compile(tiny(), threads=threads)

@@ -92,7 +92,22 @@ class Status:
     """What is wrong, for the user: 'label out of range [0, 10)'."""
 
 
-Arg = In | Out | Temp | Scratch | Words | Data | Listing | Number | int | Status
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Address of the status word, for a kernel that only looks whether something is wrong already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Address and number of the words that change with each iteration of a loop (two parameters of the kernel).
+
+    A pair for each: the address of the word, which holds an address, and by how many bytes it moves. cycle: the loop.
+    """
+
+    cycle: str
+
+
+Arg = In | Out | Temp | Scratch | Words | Data | Listing | Number | int | Status | Peek | Moves
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,7 @@ class Call:
     """One kernel on [0, n) of its outer axis. args: the kernel's parameters after lo and hi.
 
     check: the call only tests its inputs and reports through the status word; all checks run before state is written.
-    For a Status argument the kernel gets two words: the address and the code to store (two parameters).
+    For a Status argument the kernel gets two words: the address and the code to store; for Moves address and number.
     """
 
     kernel: Kernel
@@ -109,7 +124,7 @@ class Call:
     check: bool = False
 
     def __post_init__(self) -> None:
-        given = sum(2 if isinstance(a, Status) else 1 for a in self.args)
+        given = sum(2 if isinstance(a, Status | Moves) else 1 for a in self.args)
         if given != self.kernel.nargs - 2:
             raise TypeError(f"kernel {self.kernel.name} takes {self.kernel.nargs - 2} arguments, not {given}")
 

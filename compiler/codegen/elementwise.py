@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler.ir.graph import Attr, Node
 from compiler.ir.proto import default
+from compiler.ir.types import NARROW, NARROW_FLOATS
 from compiler.runtime.layout import NUMPY
 
 FLOAT = frozenset({"f32", "f64", "f16", "bf16"})
@@ -41,7 +42,10 @@ class Formula:
 
     def const(self, value: float | int | bool, dtype: str | None = None) -> str:
         """A constant of an element type (the first operand's by default) as an expression."""
-        typed = np.dtype(NUMPY[COMPUTED.get(d := dtype or self.types[0], d)]).type(value)
+        d = dtype or self.types[0]
+        # an element of ml_dtypes is its byte
+        bits: Any = np.asarray(value).view(NUMPY[d])[()] if d in NARROW else value
+        typed = np.dtype(NUMPY[COMPUTED.get(d, d)]).type(bits)
         for name, known in self.constants.items():
             if type(known) is type(typed) and known.tobytes() == typed.tobytes():
                 return name
@@ -194,11 +198,19 @@ def _clip(f: Formula) -> str:
     return f"minimum({result}, {high})" if high else result
 
 
-@elementwise(ANY, "Cast", "CastLike")
+@elementwise(ANY | NARROW, "Cast", "CastLike")
 def _cast(f: Formula) -> str:
     if f.result == f.types[0]:
         return f.args[0]
-    return f"to_{f.result}({f.args[0]})"
+    x = f"from_{f.types[0]}({f.args[0]})" if f.types[0] in NARROW_FLOATS else f.args[0]
+    if f.result not in NARROW_FLOATS:
+        return f"to_{f.result}({x})"
+    return f"{encoding(f.result, bool(f.attr('saturate')), str(f.attr('round_mode')))}(sticky({x}))"
+
+
+def encoding(dtype: str, saturate: bool, mode: str) -> str:
+    """Name of the formula that gives the code of a float32 in a type of at most 8 bits."""
+    return f"to_{dtype}{'' if saturate else '_open'}{f'_{mode}' if dtype == 'f8e8m0' else ''}"
 
 
 @elementwise(FLOAT, "LeakyRelu")
@@ -240,8 +252,8 @@ def _hard_sigmoid(f: Formula) -> str:
 
 
 @elementwise(FLOAT, "HardSwish")
-def _hard_swish(f: Formula) -> str:
-    return f.each("{0} * maximum(minimum({0} * " + f.const(1 / 6) + " + {half}, {one}), {zero})")
+def _hard_swish(f: Formula) -> str:  # 1/6 as in the attribute of ONNX's definition, in float32
+    return f.each("{0} * maximum(minimum({0} * " + f.const(float(np.float32(1 / 6))) + " + {half}, {one}), {zero})")
 
 
 @elementwise(FLOAT, "Swish")
@@ -281,4 +293,4 @@ def is_elementwise(node: Node, types: list[str]) -> bool:
     if rule is None:
         return False
     tested = types[1] if node.op == "Where" else types[0]
-    return all(t in ANY for t in types if t) and tested in rule.accepts
+    return all(t in ANY or t in rule.accepts for t in types if t) and tested in rule.accepts

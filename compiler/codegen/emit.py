@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import linecache
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from compiler.codegen.native import Kernel, barrier, i64, u8
 from compiler.codegen.native.dispatch import Entry
@@ -14,6 +17,14 @@ from compiler.ir.dump import node_text
 
 PIECE = 150
 """Calls in one function: LLVM's time grows faster than the length of a function."""
+
+HEADER = '''"""The step of {name!r}, as emitted.
+
+A call `f(table + k, thread, threads)` reads a record at byte k of the table: an extent n, then the arguments of the
+kernel f after lo and hi. It runs f on the thread's share lo:hi of the range 0:n. T holds the words of the table:
+T[0] is the address of the status, T[1] of the barrier.
+"""
+'''
 
 
 @dataclass(frozen=True)
@@ -28,24 +39,21 @@ def emit(plan: Plan) -> Emitted:
     """Write the step of a plan."""
     names = _entries(plan)
     namespace = {name: entry for entry, name in names.items()} | {"barrier": barrier, "i64": i64, "u8": u8}
-    texts: list[str] = [_kernel_text(k) for k in dict.fromkeys(e.kernel for e in names) if _generated(k)]
+    texts = [HEADER.format(name=plan.graph.name), _imported(names)]
+    texts += [_generated(entry.kernel, name) for entry, name in names.items() if _source(entry.kernel)]
     main = ["def step(table, thread, threads):", "    T = i64(table, 0)"]
-    for i, piece in enumerate(_pieces(plan.statements)):
+    parts = 0
+    for piece in _pieces(plan.statements):
         if piece[0].kind == "check":
             main += [f"    if i64(T[{STATUS_WORD}], 1)[0] != 0:", "        return"]
             continue
-        name = f"part{i}"
-        text = (
-            "\n".join([f"def {name}(table, thread, threads):", "    T = i64(table, 0)", *_body(plan, piece, names)])
-            + "\n"
-        )
-        namespace[name] = Sequence.from_source(name, text, namespace)
-        texts.append(text)
+        name, parts = f"part{parts}", parts + 1
+        lines = [f"def {name}(table, thread, threads):", "    T = i64(table, 0)", *_body(plan, piece, names)]
+        texts.append("\n".join(lines) + "\n")
+        namespace[name] = Sequence.from_source(name, texts[-1], namespace)
         main.append(f"    {name}(table, thread, threads)")
-    text = "\n".join(main) + "\n"
-    texts.append(text)
-    header = f'"""The step of {plan.graph.name!r}, as emitted. T is the table: records of the calls, see Layout."""\n'
-    return Emitted(Sequence.from_source("step", text, namespace), "\n\n".join([header, *texts]))
+    texts.append("\n".join(main) + "\n")
+    return Emitted(Sequence.from_source("step", texts[-1], namespace), "\n\n".join(filter(None, texts)))
 
 
 def _entries(plan: Plan) -> dict[Entry, str]:
@@ -68,7 +76,7 @@ def _pieces(statements: list[Statement]) -> list[list[Statement]]:
     current: list[Statement] = []
     calls = depth = 0
     for s in statements:
-        depth += (s.kind == "if") - (s.kind == "end")
+        depth += (s.kind in ("if", "while")) - (s.kind == "end")
         if s.kind == "check" or (s.kind == "node" and calls >= PIECE and depth == 0):
             pieces += [current] if current else []
             current, calls = [], 0
@@ -88,28 +96,59 @@ def _body(plan: Plan, piece: list[Statement], names: Mapping[Entry, str]) -> lis
         match s.kind:
             case "node":
                 assert s.node is not None
-                lines.append(f"{indent}# {node_text(s.node, plan.schedule)}")
+                lines += node_text(s.node, plan.schedule, f"{indent}# ").split("\n")
             case "call":
                 assert s.call is not None
                 lines.append(f"{indent}{by_symbol[s.call.kernel.symbol]}(table + {8 * s.word}, thread, threads)")
             case "barrier":
                 lines.append(f"{indent}barrier(T[{BARRIER_WORD}], threads)")
-            case "if":
-                lines.append(f"{indent}if u8(T[{s.word}], 1)[0] != 0:")
+            case "if" | "while":
+                lines.append(f"{indent}{s.kind} u8(T[{s.word}], 1)[0] != 0:")
                 indent += "    "
-                lines.append(f"{indent}pass")
             case "else":
+                lines += _filler(lines, indent)
                 lines.append(f"{indent[4:]}else:")
-                lines.append(f"{indent}pass")
             case "end":
+                lines += _filler(lines, indent)
                 indent = indent[4:]
     return lines
 
 
-def _generated(kernel: Kernel) -> bool:
-    """Whether the kernel was written by onnxc for this graph (and not by hand in `kernels/`)."""
-    return kernel.function.__code__.co_filename.startswith("<kernel ")
+def _filler(lines: list[str], indent: str) -> list[str]:
+    """What a block needs that has no statement, perhaps a comment."""
+    statement = next(line for line in reversed(lines) if not line.lstrip().startswith("#"))
+    return [f"{indent}pass"] if statement.endswith(":") else []
 
 
-def _kernel_text(kernel: Kernel) -> str:
-    return "".join(linecache.getlines(kernel.function.__code__.co_filename))
+def _source(kernel: Kernel) -> str:
+    """The text of a kernel that onnxc wrote for this graph; "" if it was written by hand."""
+    filename = kernel.function.__code__.co_filename
+    return "".join(linecache.getlines(filename)) if filename.startswith("<kernel ") else ""
+
+
+def _generated(kernel: Kernel, name: str) -> str:
+    """The text of a kernel under the name that it is called by, below the numbers that it reads."""
+    text = _source(kernel).strip("\n").replace(f"def {kernel.name}(", f"def {name}(", 1)
+    scope = kernel.function.__globals__
+    numbers = [f"{n} = {scope[n]}" for n in kernel.function.__code__.co_names if _is_number(scope.get(n))]
+    comment = textwrap.fill(", ".join(numbers), 118, initial_indent="# ", subsequent_indent="#   ")
+    return f"{comment}\n{text}\n".lstrip("\n")
+
+
+def _imported(names: Mapping[Entry, str]) -> str:
+    """A comment with what was written by hand: the kernel, the function that makes it, and what this was made for."""
+    lines = []
+    for entry, name in names.items():
+        kernel = entry.kernel
+        if not _source(kernel):
+            function = kernel.function
+            cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            values = {n: cell.cell_contents for n, cell in cells}
+            made = ", ".join(f"{n}={v}" for n, v in values.items() if _is_number(v) or isinstance(v, str))
+            home = f"{kernel.__module__}.{kernel.__qualname__.partition('.')[0]}"
+            lines.append(f"# {name}({', '.join(kernel.parameters)})\n#     of {home}" + (f", {made}" if made else ""))
+    return "\n".join(["# Kernels from onnxc:", *lines]) + "\n" if lines else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.generic))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 
 from compiler.codegen import native
 from compiler.codegen.calls import Arg, Call, In, Out
-from compiler.codegen.elementwise import ELEMENTWISE, Formula, is_elementwise, wrap
+from compiler.codegen.elementwise import ELEMENTWISE, Formula, encoding, is_elementwise, wrap
 from compiler.codegen.native import ITEMSIZE, Kernel, convert, inline, pointer
+from compiler.codegen.native.convert import sticky
 from compiler.codegen.native.math import (
     erf,
     exp,
@@ -26,6 +28,7 @@ from compiler.codegen.native.math import (
     softplus,
     tanh,
 )
+from compiler.codegen.native.narrow import NARROW_FLOATS, ROUND_MODES, decoder, encoder
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import Tensor, TensorType
 
@@ -194,7 +197,13 @@ def float_mod(x: Any, y: Any) -> Any:
 
 _NAMESPACE: dict[str, Any] = {
     **{f"p_{dtype}": pointer(dtype) for dtype in ITEMSIZE},
-    **{f"to_{dtype}": convert(dtype) for dtype in ITEMSIZE},
+    **{f"to_{dtype}": convert(dtype) for dtype in ITEMSIZE if dtype not in NARROW_FLOATS},
+    **{
+        encoding(dtype, saturate, mode): encoder(dtype, saturate, mode if dtype == "f8e8m0" else "up")
+        for dtype, saturate, mode in product(NARROW_FLOATS, (True, False), ROUND_MODES)
+    },
+    "sticky": sticky,
+    **{f"from_{dtype}": decoder(dtype) for dtype in NARROW_FLOATS},
     **{
         name: getattr(np, name)
         for name in ("sqrt", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil", "rint", "fmod")

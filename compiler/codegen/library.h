@@ -34,7 +34,9 @@ typedef struct onnxc_model onnxc_model;
 /* What an array is. */
 typedef struct onnxc_array {
     const char *name;     /* in the ONNX model; UTF-8 */
-    const char *dtype;    /* "f32" "f64" "f16" "bf16" "i8" "i16" "i32" "i64" "u8" "u16" "u32" "u64" or "bool" */
+    const char *dtype;    /* "f32" "f64" "f16" "bf16" "i8" "i16" "i32" "i64" "u8" "u16" "u32" "u64" or "bool";
+                             of a byte for each element: "f8e4m3fn" "f8e4m3fnuz" "f8e5m2" "f8e5m2fnuz" "f8e8m0" "f6e2m3"
+                             "f6e3m2" "f4e2m1" (their codes), "i4" "u4" "i2" "u2" (integers in their range) */
     size_t count;         /* number of elements */
     size_t bytes;         /* their size together */
     size_t rank;          /* number of dims */

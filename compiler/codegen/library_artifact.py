@@ -152,7 +152,8 @@ def places(model: bytes, values: Mapping[str, AnyArray]) -> dict[str, tuple[int,
                 continue
             data = [(a, b - a) for a, b in _fields(view, *tensor, _RAW_DATA)]
             if [bytes(view[a : a + n]) for a, n in data] != [values[name].tobytes()]:
-                raise BuildError(f"initializer {name!r} of the inference model is not stored as plain data")
+                what = f"initializer {name!r} of the inference model is not stored as plain data"
+                raise BuildError(f"{what}: state of less than 8 bits, which files pack, is not supported here")
             found[name] = data[0]
     return found
 

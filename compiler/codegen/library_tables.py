@@ -1,4 +1,4 @@
-"""The C text of a library: the templates library.h and library.c with a model's own arrays, memory and graphs."""
+"""The C text of a library: the templates library.h and library*.c with a model's own arrays, memory and graphs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from compiler.codegen.library_cpu import Feature
 from compiler.codegen.library_names import Identifiers, escaped, literal, literal_of_bytes
-from compiler.runtime.layout import NUMPY, Layout, Slot
-from compiler.runtime.step import SEED, STEP
+from compiler.runtime.layout import NUMPY, SEED, STEP, Layout, Slot
 
 ROLES = ("step", "infer", "initialize")
 """Graphs of a model, by their numbers in the C interface."""
@@ -143,7 +142,7 @@ def _names(name: str, prefix: str) -> tuple[str, str, str]:
 
 
 def c_type(dtype: str) -> str:
-    """The C type of an element; f16 and bf16 are their bits."""
+    """The C type of an element; f16, bf16 and floats of at most 8 bits are their bits."""
     numpy = NUMPY["u16" if dtype == "f16" else dtype]
     return _C.get(numpy, f"{numpy}_t")
 
@@ -156,7 +155,8 @@ def _count(s: Slot) -> int:
 def code(c: Contents) -> str:
     """The C source."""
     tables = [*_numbers(c), *_messages(c), *_graphs(c), *_arrays(c), *_file(c), *_features(c)]
-    return _template("library.c", c.name).replace("@TABLES@", "\n".join(tables))
+    interface, *parts = (_template(f"{file}.c", c.name) for file in ("library", "library_state", "library_cpu"))
+    return "\n".join([interface.replace("@TABLES@", "\n".join(tables)), *parts])
 
 
 def _numbers(c: Contents) -> list[str]:

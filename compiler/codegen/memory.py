@@ -77,11 +77,11 @@ class Memory:
 
 
 def positions(units: list[Unit]) -> Iterator[Unit]:
-    """All units in the order of execution; an If comes before the units of its branches, which come one by one."""
+    """All units in the order of execution; one with bodies comes before the units of these, which come one by one."""
     for u in units:
         yield u
-        for branch in u.branches or ():
-            yield from positions(branch)
+        for nested in u.inner:
+            yield from positions(nested)
 
 
 def state_offsets(types: Mapping[str, TensorType]) -> tuple[dict[str, int], int]:
@@ -99,9 +99,12 @@ def place(graph: Graph, s: Schedule, reserved: int, states: Mapping[str, TensorT
     offsets, m.state_bytes = state_offsets(states)
     for v in graph.states:
         m.places[v] = Place(STATE, offsets[v])
+    shared: dict[tuple[int, TensorType], Place] = {}  # a constant that bodies read is one in each of them
     for v, c in s.consts.items():
-        m.places[v] = Place(CONST, m.const_bytes)
-        m.const_bytes += padded(c.type.nbytes)
+        own = Place(CONST, m.const_bytes)
+        m.places[v] = shared.setdefault((c.array.ctypes.data, c.type), own)
+        if m.places[v] is own:
+            m.const_bytes += padded(c.type.nbytes)
     arena = Arena(reserved)
     for v in graph.inputs:
         m.places[v] = Place(ARENA, arena.take(padded(s.types[v].nbytes)))
@@ -116,8 +119,13 @@ class _Placement:
         self.order = list(positions(s.units))
         self.position = {id(u): i for i, u in enumerate(self.order)}
         self.keep = {s.root(v) for v in graph.results}
+        self.read: dict[str, list[int]] = {}
+        """Positions up to which the memory of a value is read, one for each unit that reads it."""
+        self.end: dict[int, int] = {}
+        """id of a unit -> position of the last unit in it."""
         self.last = self._last_reads()
         self.targets = self._state_targets()
+        self.cycles = self._cycle_targets()
 
     def _last_reads(self) -> dict[str, int]:
         """Position after which the memory of a value is needed no more."""
@@ -127,10 +135,13 @@ class _Placement:
             end = 0
             for u in units:
                 at = end = self.position[id(u)]
-                for branch in u.branches or ():
-                    end = max(end, walk(branch))
-                for v in u.reads:  # what an If reads is captured by its branches: it stays to the end
-                    last[self.s.root(v)] = max(last.get(self.s.root(v), 0), end if u.branches else at)
+                for nested in u.inner:
+                    end = max(end, walk(nested))
+                self.end[id(u)] = end
+                for v in u.reads:
+                    until = end if v in u.held else at
+                    last[self.s.root(v)] = max(last.get(self.s.root(v), 0), until)
+                    self.read.setdefault(self.s.root(v), []).append(until)
                 for v in u.writes:
                     last[v] = max(last.get(v, 0), end)
             return end
@@ -149,6 +160,22 @@ class _Placement:
                 targets[v] = state
         return targets
 
+    def _cycle_targets(self) -> dict[str, tuple[str, int]]:
+        """Value -> the carried value whose next value it is, if it may lie there; and where its last iteration ends.
+
+        Only what the body itself computes, in each iteration: a branch, or a loop in the body, may be passed over.
+        """
+        targets: dict[str, tuple[str, int]] = {}
+        for u in self.order:
+            if u.cycle is not None:
+                written = {v for inner in u.cycle.body for v in inner.writes} - {*u.writes}
+                for v, carried in u.cycle.carried:
+                    root = self.s.root(v)
+                    same = self.s.types[root].nbytes == self.s.types[carried].nbytes
+                    if root in written and root not in targets and same:
+                        targets[root] = self.s.root(carried), self.end[id(u)]
+        return targets
+
     def run(self) -> None:
         leaving: dict[int, list[str]] = {}
         for v, at in self.last.items():
@@ -158,8 +185,8 @@ class _Placement:
         }
         for at, u in enumerate(self.order):
             self._temps(u)
-            for v in u.writes:
-                if v not in self.m.places:
+            for v in u.writes:  # (a slice of what a loop stacks, or the result of a branch, is a view)
+                if v not in self.m.places and v not in self.s.views:
                     self._place_output(u, at, v, owned)
             for key in [k for k in self.m.temps if k[0] == id(u)]:
                 self.arena.give(self.m.temps[key].offset, self._temp_sizes[key])
@@ -176,6 +203,9 @@ class _Placement:
         if state is not None and self._over_state(u, at, v, state):
             self.m.places[v] = self.m.places[state]
             self.m.committed.add(state)
+            return
+        if v in self.cycles and self._over_carried(u, at, v, *self.cycles[v]):
+            self.m.places[v] = self.m.places[self.cycles[v][0]]
             return
         donor = self._donor(u, at, v, owned)
         if donor is not None:
@@ -215,6 +245,16 @@ class _Placement:
         if u.group is None or not self._takes_over(u, v, state):  # this unit reads the old value while it writes
             return False
         self.m.inplace.setdefault(id(u), {})[v] = next(r for r in u.reads if self.s.root(r) == state)
+        return True
+
+    def _over_carried(self, u: Unit, at: int, v: str, carried: str, end: int) -> bool:
+        """Whether `u` may write `v`, the next value, into the memory of the carried value of this iteration."""
+        last = max((p for p in self.read.get(carried, ()) if p <= end), default=-1)
+        if last != at:
+            return last < at
+        if u.group is None or not self._takes_over(u, v, carried):
+            return False
+        self.m.inplace.setdefault(id(u), {})[v] = next(r for r in u.reads if self.s.root(r) == carried)
         return True
 
     def _donor(self, u: Unit, at: int, v: str, owned: dict[str, tuple[int, int]]) -> str | None:

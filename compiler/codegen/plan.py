@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.codegen.calls import Arg, Call, Data, In, Listing, Number, Out, Scratch, Status, Temp, Words
+from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, Out, Peek, Scratch, Status, Temp, Words
 from compiler.codegen.fuse import fused_call
 from compiler.codegen.kernels.strided import copy_call
 from compiler.codegen.memory import Memory, Place, padded, place
 from compiler.codegen.native.threads import BARRIER_BYTES
-from compiler.codegen.schedule import VIEWS, Schedule, Unit, schedule
+from compiler.codegen.schedule import VIEWS, Cycle, Schedule, Unit, schedule
 from compiler.codegen.steps import step_call
 from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
@@ -30,9 +30,10 @@ STATUS_WORD, BARRIER_WORD = 0, 1
 
 @dataclass(frozen=True)
 class Statement:
-    """One line of the step. kind: node (a comment), call, barrier, check (leave if the status is set), if, else, end.
+    """One line of the step.
 
-    word: index in the table of the call's record, or of the address of an If's condition.
+    kind: node (a comment), call, barrier, check (leave if the status is set), if, else, while, end.
+    word: index in the table of the call's record, or of the address of the flag of an if or while.
     """
 
     kind: str
@@ -139,6 +140,9 @@ class _Planner:
     touched: _Touched = field(default_factory=_Touched)
     extra: dict[object, tuple[int, AnyArray]] = field(default_factory=dict)
     scratch: int = 0
+    moves: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Loop -> the words whose address moves with its iterations, and by how many bytes."""
+    moving: set[int] = field(default_factory=set)
 
     def plan(self) -> Plan:
         self.scratch = padded(max([0, *self._scratches(self.s.units)]))
@@ -160,8 +164,8 @@ class _Planner:
         found = []
         for u in units:
             found += [a.nbytes for c in u.calls for a in c.args if isinstance(a, Scratch)]
-            for branch in u.branches or ():
-                found += self._scratches(branch)
+            for nested in u.inner:
+                found += self._scratches(nested)
         return found
 
     # --- statements --------------------------------------------------------------------------------------
@@ -171,6 +175,9 @@ class _Planner:
         if u.branches is not None:
             self._branch(u)
             return
+        if u.cycle is not None:
+            self._cycle(u.cycle)
+            return
         calls = u.calls
         if u.group is not None:
             calls = [fused_call(u.group, self.s.types, self.s.consts, self.memory.inplace.get(id(u), {}))]
@@ -179,11 +186,37 @@ class _Planner:
         for call in calls:
             self._call(u, call)
 
+    def _test(self, kind: str, value: str) -> None:
+        """Begin a block: all threads look at a flag, which must not change before all have seen it."""
+        self._barrier()
+        self.words.append(self._address(In(value)))
+        word = len(self.words) - 1
+        self._let_move(word, value)
+        self.statements.append(Statement(kind, word=word))
+        self._see(value, word)
+
+    def _see(self, value: str, word: int) -> None:
+        """Count a flag as read, and the word with its address."""
+        for span in (*self._spans(In(value), Unit([], [], [])), _Span(TABLE, 8 * word, 8 * word + 8, False)):
+            self.touched.add(span)
+
+    def _cycle(self, c: Cycle) -> None:
+        for u in c.before:
+            self._unit(u)
+        self._test("while", c.go)
+        word = len(self.words) - 1
+        for u in c.body:
+            if not any(
+                u.reads == [v] and u.writes == [to] and self._place(v) == self._place(to) for v, to in c.carried
+            ):
+                self._unit(u)  # (else it copies a value to its own place)
+        self._barrier()
+        self.statements.append(Statement("end"))
+        self._see(c.go, word)
+
     def _branch(self, u: Unit) -> None:
         assert u.branches is not None
-        self._barrier()
-        self.words.append(self._address(In(u.nodes[0].inputs[0])))
-        self.statements.append(Statement("if", word=len(self.words) - 1))
+        self._test("if", u.nodes[0].inputs[0])
         for which, branch in zip(("else", "end"), u.branches, strict=True):
             for inner in branch:
                 self._unit(inner)
@@ -192,15 +225,29 @@ class _Planner:
 
     def _call(self, u: Unit, call: Call) -> None:
         spans = [s for a in call.args for s in self._spans(a, u)]
+        record = [(-1, call.n)]
+        moving: list[tuple[int, str]] = []
+        before = len(self.words)
+        for a in call.args:
+            if isinstance(a, In | Out):
+                moving.append((len(record), a.value))
+            record += self._arg(a, u)
+        start = len(self.words)
+        self.words += record
+        for at, v in moving:
+            self._let_move(start + at, v)
+        spans += [_Span(TABLE, 8 * w, 8 * w + 8, False) for w in range(before, len(self.words)) if w in self.moving]
         if any(self.touched.meets(span) for span in spans):
             self._barrier()
         for span in spans:
             self.touched.add(span)
-        record = [(-1, call.n)]
-        for a in call.args:
-            record += self._arg(a, u)
-        self.words += record
-        self.statements.append(Statement("call", call=call, word=len(self.words) - len(record)))
+        self.statements.append(Statement("call", call=call, word=start))
+
+    def _let_move(self, word: int, value: str) -> None:
+        """Remember a word with the address of a value that is another one in each iteration of a loop."""
+        for window in self.s.windows_of(value):
+            self.moves.setdefault(window.cycle, []).append((word, window.step))
+            self.moving.add(word)
 
     def _barrier(self) -> None:
         if self.touched:
@@ -217,7 +264,9 @@ class _Planner:
 
     # --- addresses ---------------------------------------------------------------------------------------
     def _place(self, value: str) -> Place:
-        return self.memory.places[self.s.root(value)]
+        """Where a value is, at the first iteration of the loops that move it."""
+        p = self.memory.places[self.s.root(value)]
+        return Place(p.block, p.offset + sum(w.first for w in self.s.windows_of(value)))
 
     def _address(self, a: In | Out) -> tuple[int, int]:
         p = self._place(a.value)
@@ -226,11 +275,14 @@ class _Planner:
     def _spans(self, a: Arg, u: Unit) -> list[_Span]:
         match a:
             case In(v, _) | Out(v, _):
+                v = self.s.root(v) if self.s.windows_of(v) else v  # all that it may be
                 p = self._place(v)
                 return [_Span(p.block, p.offset, p.offset + max(1, self.s.types[v].nbytes), isinstance(a, Out))]
             case Temp(key, nbytes, writes):
                 p = self.memory.temps[id(u), key]
                 return [_Span(p.block, p.offset, p.offset + max(1, nbytes), writes)]
+            case Moves(cycle):
+                return [_Span(TABLE, 8 * word, 8 * word + 8, True) for word, _ in self.moves.get(cycle, ())]
             case Listing(items):
                 return [s for i in items if not isinstance(i, int) for s in self._spans(i, u)]
         return []
@@ -257,10 +309,19 @@ class _Planner:
                 if message not in self.messages:
                     self.messages.append(message)
                 return [(ARENA, STATUS), (-1, self.messages.index(message) + 1)]
+            case Peek():
+                return [(ARENA, STATUS)]
             case Listing(items):
                 start = len(self.words)
                 self.words += [(-1, i) if isinstance(i, int) else self._address(i) for i in items]
+                for k, i in enumerate(items):
+                    if not isinstance(i, int):
+                        self._let_move(start + k, i.value)
                 return [(TABLE, 8 * start)]
+            case Moves(cycle):
+                start, moves = len(self.words), self.moves.get(cycle, [])
+                self.words += [w for word, step in moves for w in ((TABLE, 8 * word), (-1, step))]
+                return [(TABLE, 8 * start), (-1, len(moves))]
         raise AssertionError(a)
 
     def _extra(self, key: object, array: AnyArray) -> int:

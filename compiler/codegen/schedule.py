@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from compiler.codegen.calls import LOWERINGS, Call, In, Listing, Out, Site
 from compiler.codegen.fuse import Group, group_elementwise
+from compiler.codegen.kernels.loop import counting_calls, slice_call
 from compiler.codegen.kernels.strided import copy_call
 from compiler.errors import Problem, UnsupportedError
+from compiler.ir.builder import where
+from compiler.ir.control import BRANCHES, NESTING, Iterated, always_goes_on, iterated, scan_length, trip_count
 from compiler.ir.definitions.optimizers import STEPS
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import Tensor, TensorType
 
-VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+VIEWS = frozenset({"BitCast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Ops whose output is the memory of their first input."""
 
 
 @dataclass(eq=False)
 class Unit:
-    """What runs as one piece: a fused loop, an optimizer step, the calls of one node, or an If with its branches.
+    """What runs as one piece: a fused loop, an optimizer step, the calls of one node, or a node with bodies.
 
     group, step: their calls are made when it is known which results take over the memory of an operand.
+    held: of the values it reads, those that units of its bodies may read at any time, until it ends.
     """
 
     nodes: list[Node]
@@ -32,29 +37,71 @@ class Unit:
     step: Node | None = None
     calls: list[Call] = field(default_factory=list)
     branches: tuple[list[Unit], list[Unit]] | None = None
+    cycle: Cycle | None = None
+    held: list[str] = field(default_factory=list)
+
+    @property
+    def inner(self) -> tuple[list[Unit], ...]:
+        """The lists of units of its bodies, in the order in which they are written down."""
+        return (self.cycle.before, self.cycle.body) if self.cycle else self.branches or ()
 
     @property
     def checks(self) -> bool:
         """Whether it, or a unit in it, may set the status word."""
-        inner = any(u.checks for b in self.branches or () for u in b)
-        return inner or any(c.check for c in self.calls)
+        return any(u.checks for b in self.inner for u in b) or any(c.check for c in self.calls)
+
+
+@dataclass(eq=False)
+class Cycle:
+    """How a Loop or Scan runs: `before` once, then `body` as long as the flag in the value `go` is set.
+
+    carried: new value of each carried one, and the value in whose memory it lies from iteration to iteration. The
+    body ends with copies from the first to the second, which the plan leaves out where both have the same place.
+    """
+
+    before: list[Unit]
+    body: list[Unit]
+    go: str
+    carried: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A slice of a value that moves: `first` bytes behind its start at first, `step` more after each iteration.
+
+    cycle: which loop moves it, by the name of its flag.
+    """
+
+    cycle: str
+    first: int
+    step: int
 
 
 @dataclass
 class Schedule:
-    """All units of a graph in order, and facts of the values in them (those of branches under unique names)."""
+    """All units of a graph in order, and facts of the values in them (those of bodies under unique names)."""
 
     units: list[Unit]
     types: dict[str, TensorType]
     consts: dict[str, Tensor]
     views: dict[str, str]
-    """View -> the value whose memory it is."""
+    """View -> the value whose memory it is, or a part of whose memory."""
+    windows: dict[str, Window] = field(default_factory=dict)
+    """Views that are another slice in each iteration of a loop."""
 
     def root(self, value: str) -> str:
         """The value whose memory this one is: itself unless it is a view."""
         while value in self.views:
             value = self.views[value]
         return value
+
+    def windows_of(self, value: str) -> list[Window]:
+        """The windows through which a value is seen in the memory of its root."""
+        found = []
+        while value in self.views:
+            found += [self.windows[value]] if value in self.windows else []
+            value = self.views[value]
+        return found
 
 
 def schedule(graph: Graph) -> Schedule:
@@ -80,15 +127,20 @@ def _units(graph: Graph, s: Schedule, keep: set[str]) -> list[Unit]:
         if node.op in VIEWS:
             s.views[node.outputs[0]] = node.inputs[0]
         elif node.op == "If":
-            units.append((i, _branch_unit(node, graph, s)))
+            units.append((i, _branch_unit(node, s)))
+        elif node.op in NESTING:
+            units.append((i, _cycle_unit(node, s)))
         elif node.op in STEPS:
             units.append((i, Unit([node], list(dict.fromkeys(node.reads)), list(node.results), step=node)))
         elif node.op in LOWERINGS:
-            units += [(i, u) for u in _node_units(node, s)]
+            try:
+                units += [(i, u) for u in _node_units(node, s)]
+            except UnsupportedError as e:  # a kernel for some types or attributes only
+                problems += [replace(p, where=p.where or where(node)) for p in e.problems]
         else:
-            where = f"node {str(node.origin)!r}" if node.origin.node else f"the node that computes {node.results[0]!r}"
-            types = ", ".join(str(graph.type(v)) for v in node.inputs if v)
-            problems.append(Problem(f"{node.op}({types}) has no kernel", where))
+            types = ", ".join(graph.type(v).dtype if v else "-" for v in node.inputs)
+            remedy = "replace it in the model by supported operators, or feed its result as an input"
+            problems.append(Problem(f"operator {node.op}({types}) is not supported", where(node), remedy))
     if problems:
         raise UnsupportedError(problems)
     return _order(units, s)
@@ -116,29 +168,151 @@ def writes(call: Call) -> list[str]:
     return [a.value for a in items if isinstance(a, Out)]
 
 
-def _branch_unit(node: Node, graph: Graph, s: Schedule) -> Unit:
-    """An If: the branches' values get unique names, and copies at the end bring their results to its outputs."""
+def _branch_unit(node: Node, s: Schedule) -> Unit:
+    """An If: the branches' values get unique names; results lie in its outputs, or are copied there in the end."""
     branches = []
-    for which in ("then_branch", "else_branch"):
+    for which in BRANCHES:
         body: Graph = node.attrs[which]
-        prefix = f"{node.results[0]}/{which.partition('_')[0]}/"
-        names = {v: prefix + v for v in body.types} | dict(zip(body.captures, node.captures, strict=True))
-        s.types.update((names[v], t) for v, t in body.types.items())
-        s.consts.update((names[v], t) for v, t in body.consts.items())
-        inner = _rename(body, names)
-        units = _units(inner, s, set(inner.outputs.values()))
+        names = _names(body, f"{node.results[0]}/{which.partition('_')[0]}/", node)
+        units = _nested_units(body, names, s)
+        computed = {v for u in units if u.step is None for v in u.writes}
         for out, v in zip(node.outputs, body.outputs.values(), strict=True):
-            if out:
-                t = s.types[out]
-                source = names[v]
-                call = copy_call(In(source), Out(out), t.nbytes)
-                units.append(
-                    Unit([Node("Identity", (source,), (out,), origin=node.origin)], [source], [out], calls=[call])
-                )
+            if out and (root := s.root(names[v])) in computed:
+                s.views[root] = out
+            elif out:
+                units.append(_copy_unit(node, names[v], out, s))
         branches.append(units)
-    return Unit(
-        [node], [node.inputs[0], *dict.fromkeys(node.captures)], list(node.results), branches=(branches[0], branches[1])
-    )
+    held = [node.inputs[0], *dict.fromkeys(node.captures)]
+    return Unit([node], held, list(node.results), branches=(branches[0], branches[1]), held=held)
+
+
+def _names(body: Graph, prefix: str, node: Node) -> dict[str, str]:
+    """Unique names of the values of a body, all but its captures."""
+    return {v: prefix + v for v in body.types} | dict(zip(body.captures, node.captures, strict=True))
+
+
+def _nested_units(body: Graph, names: Mapping[str, str], s: Schedule) -> list[Unit]:
+    s.types.update((names[v], t) for v, t in body.types.items())
+    s.consts.update((names[v], t) for v, t in body.consts.items())
+    inner = _rename(body, names)
+    return _units(inner, s, set(inner.outputs.values()))
+
+
+def _copy_unit(node: Node, source: str, target: str, s: Schedule) -> Unit:
+    call = copy_call(In(source), Out(target), s.types[target].nbytes)
+    shown = Node("Identity", (source,), (target,), origin=node.origin)
+    return Unit([shown], [source], [target], calls=[call])
+
+
+def _cycle_unit(node: Node, s: Schedule) -> Unit:
+    """A Loop or Scan. What is carried on lies in the memory of its output.
+
+    Slices that are contiguous are windows, which need no copies; others are copied for their iteration. At the end of
+    an iteration all its results exist: then the carried values change, and it is decided whether there is another. A
+    new value that is another carried one, or the condition if it is one, is saved before: it would change meanwhile.
+    """
+    parts = iterated(node)
+    body, prefix = parts.body, f"{node.results[0]}/"
+    names = _names(body, prefix, node)
+    carried = [v or f"{prefix}carried {i}" for i, v in enumerate(parts.final)]
+    counter, go = f"{prefix}iteration", f"{prefix}go on"
+    s.types[counter] = body.types[parts.number] if parts.number else TensorType("i64")
+    s.types[go] = body.types[parts.go] if parts.go else TensorType("bool")
+    names.update(zip(parts.state, carried, strict=True))
+    names.update({parts.number: counter, parts.go: go} if parts.number else {})
+    units = _nested_units(body, names, s)
+    slices = _Slices(node, counter, go, s)
+    slices.read(parts, names)
+    slices.write(parts, names, units)
+
+    pairs: list[tuple[str, str]] = []
+    last = slices.last
+    for v, to in zip((names[v] for v in parts.new_state), carried, strict=True):
+        pairs.append((_saved(node, v, f"{to}/next", {*carried} - {to}, last, s), to))
+    most = _most(node, parts, s)
+    goes_on = "" if most is not None or always_goes_on(parts) else names[parts.new_go]
+    if goes_on:
+        moving = {s.root(goes_on)} if s.windows_of(goes_on) else set()
+        goes_on = _saved(node, goes_on, f"{go}/next", {*carried} | moving, last, s)
+    last += [_copy_unit(node, v, to, s) for v, to in pairs if s.root(v) != to]
+    limit, begins = ("", "") if most is not None else (node.inputs[0], node.inputs[1])
+    begin, end = counting_calls(counter, go, most, limit, begins, goes_on)
+    last.append(Unit([], reads(end), writes(end), calls=[end]))
+
+    before = [_copy_unit(node, v, to, s) for v, to in zip(parts.initial, carried, strict=True)]
+    before.append(Unit([], reads(begin), writes(begin), calls=[begin]))
+    held = list(dict.fromkeys(v for v in (*parts.sequences, *node.captures, limit) if v))
+    read = list(dict.fromkeys(v for v in (*held, *parts.initial, begins) if v))
+    owned = [*carried, *(v for v in parts.stacked if v), counter, go]
+    return Unit([node], read, owned, cycle=Cycle(before, [*slices.first, *units, *last], go, pairs), held=held)
+
+
+def _saved(node: Node, v: str, name: str, changing: set[str], units: list[Unit], s: Schedule) -> str:
+    """A value, or a copy of it that `units` make if it lies where something else will be written."""
+    if s.root(v) not in changing:
+        return v
+    s.types[name] = s.types[v]
+    units.append(_copy_unit(node, v, name, s))
+    return name
+
+
+@dataclass
+class _Slices:
+    """The slices that a loop reads and writes. first, last: units that copy at the start and end of an iteration."""
+
+    node: Node
+    counter: str
+    go: str
+    s: Schedule
+    first: list[Unit] = field(default_factory=list)
+    last: list[Unit] = field(default_factory=list)
+
+    def read(self, parts: Iterated, names: Mapping[str, str]) -> None:
+        """Slices of what is scanned."""
+        for whole, e, axis, back in zip(
+            parts.sequences, parts.elements, parts.sequence_axes, parts.sequence_reversed, strict=True
+        ):
+            if not self.window(names[e], whole, axis, back):
+                self.first.append(self.copy(whole, names[e], whole, axis, back, into=False))
+
+    def write(self, parts: Iterated, names: Mapping[str, str], units: list[Unit]) -> None:
+        """Slices of what is stacked: a value that a unit of the body computes may lie there from the start."""
+        computed = {v: u for u in units for v in u.writes}
+        for v, out, axis, back in zip(
+            parts.rows, parts.stacked, parts.stacked_axes, parts.stacked_reversed, strict=True
+        ):
+            root = self.s.root(names[v])
+            by = computed.get(root)
+            if not out or (by and by.step is None and by.cycle is None and self.window(root, out, axis, back)):
+                continue
+            # what there is from the start is copied then: later it may be overwritten
+            copies = self.last if by or root in parts.stacked else self.first
+            copies.append(self.copy(names[v], out, out, axis, back, into=True))
+
+    def window(self, v: str, whole: str, axis: int, back: int) -> bool:
+        """Let a value be a slice of `whole`, if slices are contiguous."""
+        shape, nbytes = self.s.types[whole].shape, self.s.types[v].nbytes
+        if prod(shape[:axis]) != 1:
+            return False
+        self.s.views[v] = whole
+        self.s.windows[v] = Window(self.go, nbytes * (shape[axis] - 1) if back else 0, -nbytes if back else nbytes)
+        return True
+
+    def copy(self, v: str, to: str, whole: str, axis: int, back: int, *, into: bool) -> Unit:
+        """A unit that copies the slice of the iteration."""
+        call = slice_call(v, to, self.counter, self.s.types[whole], axis, back, into=into)
+        shown = Node("onnxc.PutSlice" if into else "onnxc.Slice", (v, self.counter), (to,), origin=self.node.origin)
+        return Unit([shown], reads(call), writes(call), calls=[call])
+
+
+def _most(node: Node, parts: Iterated, s: Schedule) -> int | None:
+    """How many iterations there are, if that is known: as many as there are rows, where rows are stacked."""
+    if node.op == "Scan":
+        return scan_length(node, s.types.__getitem__)
+    stacked = next((v for v in parts.stacked if v), "")
+    if stacked:
+        return s.types[stacked].shape[0]
+    return trip_count(node, lambda v: s.consts[v].array if v in s.consts else None)
 
 
 def _rename(g: Graph, names: Mapping[str, str]) -> Graph:

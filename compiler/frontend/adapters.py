@@ -137,6 +137,20 @@ def _resize(e: Emit, facts: Facts) -> None:
     e.add("Resize", [grown, "", e.const(np.minimum(scales, 1))], [out], nearest_mode="ceil", **fixed)
 
 
+_SHIFTED_ROUNDING = {b"floor": "round_prefer_ceil", b"round_prefer_floor": "ceil"}
+"""Rounding of a coordinate -> how the one that is 0.5 less is rounded to the same."""
+
+
+def _resize_11(e: Emit, facts: Facts) -> None:
+    """Opsets 11 and 12 had tf_half_pixel_for_nn, which lies 0.5 behind half_pixel."""
+    how = _SHIFTED_ROUNDING.get(e.attrs.get("nearest_mode", b"round_prefer_floor"))
+    if e.attrs.get("coordinate_transformation_mode") != b"tf_half_pixel_for_nn" or how is None:
+        return
+    if e.attrs.get("mode", b"nearest") == b"nearest":
+        inputs = [e.input(0), "", *(e.input(i) for i in (2, 3))]
+        e.add("Resize", inputs, [e.output(0)], coordinate_transformation_mode="half_pixel", nearest_mode=how)
+
+
 def _group_normalization(e: Emit, facts: Facts) -> None:
     """Before opset 21, scale and bias were for each group, not for each channel."""
     groups = e.attrs["num_groups"]
@@ -160,5 +174,6 @@ _ADAPTERS: list[tuple[str, int, Adapter]] = [
     ("Hardmax", 12, _hardmax),
     ("Upsample", 9, _resize),
     ("Resize", 10, _resize),
+    ("Resize", 12, _resize_11),
     ("GroupNormalization", 20, _group_normalization),
 ]

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence, Set
 
 from onnx import NodeProto
 
-from compiler.errors import UnsupportedError, VerifyError
+from compiler.errors import Problem, UnsupportedError, VerifyError
 from compiler.frontend.flatten import Flat
-from compiler.frontend.gradient import check_point, cut_at, is_gradient
+from compiler.frontend.gradient import check_point, cut_at, is_gradient, named_by
 from compiler.frontend.operators import is_readable
 from compiler.frontend.report import Report
 from compiler.frontend.walk import reads, where_node
 from compiler.ir.builder import Builder
 from compiler.ir.infer import NotStatic
+from compiler.ir.proto import TRAINING_DOMAIN
 from compiler.ir.reading import read_node
 from compiler.ir.types import Tensor
 
@@ -22,10 +23,11 @@ class Binding:
     """What a call of `Source.program` binds.
 
     dims: symbol -> size. static: inputs that become constants. fed: inputs with a default value that stay inputs.
+    max_trip: how often a Loop of unknown length runs at most.
     """
 
-    def __init__(self, dims: Mapping[str, int], static: Mapping[str, Tensor], fed: Set[str]):
-        self.dims, self.static, self.fed = dims, static, fed
+    def __init__(self, dims: Mapping[str, int], static: Mapping[str, Tensor], fed: Set[str], max_trip: int | None):
+        self.dims, self.static, self.fed, self.max_trip = dims, static, fed, max_trip
 
     def is_input(self, flat: Flat, name: str) -> bool:
         """Whether this graph input is one of the program (and no constant)."""
@@ -35,14 +37,16 @@ class Binding:
 class Reading:
     """Adds flat graphs to one builder, whose inputs they share by name.
 
-    needs: the inputs whose values would have to be known at compile time. fatal: whether anything else is wrong.
+    needs: the inputs whose values would have to be known at compile time; waiting: what waits for them. All that is
+    really wrong goes to the report.
     """
 
     def __init__(self, b: Builder, binding: Binding, report: Report):
         self._b, self._binding, self._report = b, binding, report
+        b.max_trip = binding.max_trip
         self._inputs: dict[str, None] = {}
         self.needs: dict[str, None] = {}
-        self.fatal = False
+        self.waiting: list[Problem] = []
         self.assigned: Set[str] = frozenset()
         """Values that an earlier algorithm assigned to variables: for what comes, they are computed from nothing."""
 
@@ -73,7 +77,9 @@ class Reading:
                 names[v] = v
             else:
                 names[v] = b.const(flat.weights[v].tensor, v)
+        wanted = {v for node in flat.nodes if is_gradient(node) for v in named_by(node)}
         for node in flat.nodes:
+            b.points.update(names[v] for v in wanted.intersection(names))
             # A node that depends on one that failed, or on an unknown operator, is passed over: that was reported.
             if is_readable(node) and all(v in names for v in reads(node)):
                 self._add(node, names)
@@ -83,9 +89,10 @@ class Reading:
         """Bind an output, whose dtype must be the declared one. Declared shapes are often stale, and are not used."""
         have = self._b.type(value)
         if declared not in (None, have.dtype):
-            self.fatal = True
             self._report.malformed(
-                f"output {public!r} is declared {declared}, but is {have}", "", "declare its true type"
+                f"output {public!r} is declared {declared}, but is {have}",
+                f"the outputs of {self._b.name!r}",
+                "declare its true type",
             )
         self._b.output(public, value)
 
@@ -93,20 +100,25 @@ class Reading:
         if is_gradient(node):
             node = cut_at(node, [v for v, value in names.items() if value in self.assigned])
             if not check_point(node, names, self._b, self._report, self.assigned):
-                self.fatal = True
                 return
+        local = names
+        if node.domain == TRAINING_DOMAIN and not is_gradient(node):
+            local = self._with_scalars(node, names)
         try:
-            read_node(self._b, node, names)
+            read_node(self._b, node, local)
         except NotStatic as e:
             self._not_static(node, e, names)
-        except VerifyError as e:
-            self.fatal = True
-            for p in e.problems:
-                self._report.malformed(p.what, p.where, p.remedy)
-        except UnsupportedError as e:
-            self.fatal = True
-            for p in e.problems:
-                self._report.unsupported(p.what, p.where, p.remedy)
+        except (VerifyError, UnsupportedError) as e:
+            self._report.add(e)
+        names.update((v, local[v]) for v in node.output if v in local)
+
+    def _with_scalars(self, node: NodeProto, names: Mapping[str, str]) -> dict[str, str]:
+        """The names for an optimizer node: rate and count as scalars, which exporters write as lists of one number."""
+        b, local = self._b, dict(names)
+        for v in node.input[:2]:
+            if v and v not in node.input[2:] and b.type(names[v]).shape == (1,):
+                local[v] = b.op("Reshape", names[v], b.ints([]), name=f"{names[v]}.scalar")
+        return local
 
     def _not_static(self, node: NodeProto, e: NotStatic, names: Mapping[str, str]) -> None:
         # operands of a node inside a nested graph are not in this builder: then all that the outer node reads counts
@@ -117,11 +129,14 @@ class Reading:
         if roots and not others:
             self.needs.update(dict.fromkeys(roots))
             given = ", ".join(f"{v!r}: array" for v in roots)
-            self._report.unsupported(what, where_node(node), f"bind what decides it: static={{{given}}}")
+            remedy = f"bind what decides it: static={{{given}}}"
+            if e.node.op == "Loop":
+                remedy += ", or bound the Loop: max_trip=..."
+            self.waiting.append(Problem(what, where_node(node), remedy))
         else:
-            self.fatal = True
             source = f" (from {', '.join(others)})" if others else ""
-            self._report.unsupported(what + source, where_node(node), "make the shape constant")
+            remedy = "bound the Loop: max_trip=..." if e.node.op == "Loop" else "make the shape constant"
+            self._report.unsupported(what + source, where_node(node), remedy)
 
 
 def _roots(b: Builder, values: Sequence[str]) -> list[str]:

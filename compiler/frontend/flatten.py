@@ -11,7 +11,7 @@ from compiler.frontend.functions import Key, instantiate, key_of
 from compiler.frontend.gradient import make_explicit
 from compiler.frontend.report import Report
 from compiler.frontend.schema import opset_of, tag, well_formed
-from compiler.frontend.types import InputType, input_type
+from compiler.frontend.types import InputType, input_type, is_tensor
 from compiler.frontend.upgrade import infer_facts, upgrade
 from compiler.frontend.walk import bodies, node_name
 from compiler.frontend.weights import Tensors, Weight
@@ -59,13 +59,12 @@ def flatten(
     """
     flat = Flat(name, weights=dict(weights))
     for g in graphs:
-        for v in g.input:
-            flat.inputs[v.name] = input_type(v)
+        flat.inputs.update((v.name, input_type(v)) for v in g.input if is_tensor(v))  # others have been reported
         for v in g.output:
             flat.outputs.setdefault(v.name, dtype_from_onnx(v.type.tensor_type.elem_type))
     nodes = [_private(node, tensors) for g in graphs for node in g.node]
     nodes = make_explicit(nodes, [*flat.inputs, *flat.weights], report)
-    names = _Names(nodes, [*flat.inputs, *flat.weights])
+    names = _Names(nodes, [*(v.name for g in graphs for v in g.input), *flat.weights])
     nodes = _inline(nodes, opset, functions, names)
     nodes = well_formed(_hoist(nodes, flat, tensors), opset, report)
     constants = {

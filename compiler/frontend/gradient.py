@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
+from compiler.errors import did_you_mean
 from compiler.frontend.report import Report
 from compiler.frontend.walk import bodies, defined, node_name, reads, where_node
 from compiler.ir.builder import Builder
@@ -81,28 +82,29 @@ def _explicit(node: NodeProto, scope: set[str], report: Report, where: str) -> N
     attrs = {a.name: a for a in node.attribute}
     for a in attrs.values():
         if a.name not in ("xs", "zs", "y"):
-            report.malformed(f"Gradient has no attribute {a.name!r}", at)
+            report.malformed(f"Gradient has no attribute {a.name!r}", at, "remove it: there are xs, zs and y")
         elif a.ref_attr_name:
             report.unsupported(f"Gradient takes {a.name!r} from an attribute of its function", at, "name the tensors")
         elif a.type != (AttributeProto.STRING if a.name == "y" else AttributeProto.STRINGS):
-            report.malformed(
-                f"attribute {a.name!r} of Gradient must be {'a string' if a.name == 'y' else 'strings'}", at
-            )
+            kind = "a string" if a.name == "y" else "strings"
+            report.malformed(f"attribute {a.name!r} of Gradient must be {kind}", at, "give the names of tensors")
     for name in ("xs", "y"):
         if name not in attrs:
-            report.malformed(f"Gradient needs the attribute {name!r}", at)
+            role = "the tensor that is differentiated" if name == "y" else "the tensors that it is differentiated by"
+            report.malformed(f"Gradient needs the attribute {name!r}", at, f"name {role}")
     if len(report.problems) > before:
         return None
     xs, zs = (_strings(attrs.get(name)) for name in ("xs", "zs"))
     y = attrs["y"].s.decode("utf-8", "replace")
     if not xs:
-        report.malformed("Gradient has no xs: nothing to differentiate with respect to", at)
+        report.malformed("Gradient has no xs: nothing to differentiate with respect to", at, "name a tensor in xs")
     named = [*xs, *zs]
     for name in sorted({v for v in named if named.count(v) > 1}):
         report.malformed(f"Gradient names {name!r} more than once in xs and zs", at, "name each tensor once")
     for role, names in (("xs", xs), ("zs", zs), ("y", [y])):
         for name in dict.fromkeys(v for v in names if v not in scope):
-            report.malformed(f"Gradient names the tensor {name!r} in {role}, which does not exist here", at)
+            what = f"Gradient names the tensor {name!r} in {role}, which does not exist here{did_you_mean(name, scope)}"
+            report.malformed(what, at, "name a tensor of this graph or of one around it")
     if len(node.input) != len(named):
         what = f"Gradient has {len(node.input)} inputs, but {len(xs)} xs and {len(zs)} zs"
         report.malformed(what, at, "give one value for each name, xs before zs")
@@ -110,7 +112,8 @@ def _explicit(node: NodeProto, scope: set[str], report: Report, where: str) -> N
         if not v:
             report.malformed(f"input {i} of Gradient is absent", at, "give the tensor named in xs or zs itself")
     if len(node.output) > len(xs):
-        report.malformed(f"Gradient has {len(node.output)} outputs, but {len(xs)} xs", at)
+        what = f"Gradient has {len(node.output)} outputs, but {len(xs)} xs"
+        report.malformed(what, at, "give one output for each of xs; those that nobody needs may have no name")
     if len(report.problems) > before:
         return None
     explicit = NodeProto(op_type="Gradient", domain=TRAINING_DOMAIN, name=node_name(node))
@@ -120,6 +123,12 @@ def _explicit(node: NodeProto, scope: set[str], report: Report, where: str) -> N
         AttributeProto(name=name, type=AttributeProto.INT, i=len(values)) for name, values in (("xs", xs), ("zs", zs))
     )
     return explicit
+
+
+def named_by(node: NodeProto) -> list[str]:
+    """The xs and zs of an explicit Gradient."""
+    n, m = (next(a.i for a in node.attribute if a.name == name) for name in ("xs", "zs"))
+    return list(node.input[1 : 1 + n + m])
 
 
 def _strings(a: AttributeProto | None) -> list[str]:
@@ -149,7 +158,7 @@ def sort(nodes: Sequence[NodeProto], report: Report, where: str = "") -> list[No
     for i in sorted(set(range(len(nodes))) - set(order)):
         if is_gradient(nodes[i]):
             what = f"the y of this Gradient, {nodes[i].input[0]!r}, is computed from the Gradient's own outputs"
-            report.malformed(what, where_node(nodes[i], where))
+            report.malformed(what, where_node(nodes[i], where), "rename the outputs, or break the cycle")
     return [nodes[i] for i in order]
 
 

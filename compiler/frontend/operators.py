@@ -8,16 +8,16 @@ from functools import cache
 import onnx
 from onnx import NodeProto, OperatorSetIdProto
 
+from compiler.errors import did_you_mean
+from compiler.frontend.control import check_nesting
 from compiler.frontend.functions import key_of
 from compiler.frontend.gradient import GRADIENT_DOMAINS, is_gradient
 from compiler.frontend.report import Report
 from compiler.frontend.upgrade import OLDEST_OPSET
 from compiler.frontend.walk import attribute_tensors, bodies
 from compiler.frontend.weights import Tensors
+from compiler.ir.control import NESTING
 from compiler.ir.proto import OPSETS, TRAINING_DOMAIN, op_name, schema
-
-_NESTING = frozenset({"If"})
-"""Operators with nested graphs that can be read."""
 
 
 def domain_of(name: str) -> str:
@@ -37,11 +37,14 @@ def check_imports(imports: Iterable[OperatorSetIdProto], where: str, report: Rep
             )
         elif o.version < 1:
             report.stop = True
-            report.malformed(f"{shown} version {o.version} does not exist", at, "export the model again")
+            newest = OPSETS.get(domain, 1)
+            remedy = f"import the version that the model is written for, at most {newest}"
+            report.malformed(f"{shown} version {o.version} does not exist", at, remedy)
         elif o.version > (newest := OPSETS.get(domain, o.version)):
             report.stop = True
             what = f"{shown} version {o.version} is not known: versions up to {newest} can be read"
-            report.unsupported(what, at, "export the model for an older opset, or install a newer onnxc")
+            remedy = "export the model for an older opset, or install a newer onnxc"
+            report.unsupported(what, at, f"import version {newest}" if domain == TRAINING_DOMAIN else remedy)
 
 
 def is_readable(node: NodeProto) -> bool:
@@ -52,7 +55,7 @@ def is_readable(node: NodeProto) -> bool:
 
 
 def _nests_well(node: NodeProto) -> bool:
-    return node.op_type in _NESTING or not any(True for _ in bodies(node))
+    return node.op_type in NESTING or not any(True for _ in bodies(node))
 
 
 @cache
@@ -90,7 +93,8 @@ class Operators:
             return
         if not self._is_imported(domain):
             shown = domain or "ai.onnx"
-            remedy = f"add the domain {shown!r} to opset_import"
+            newest = f" with version {OPSETS[domain]}" if domain == TRAINING_DOMAIN else ""
+            remedy = f"add the domain {shown!r}{newest} to opset_import"
             self._report.malformed(f"{node.op_type} is of domain {shown!r}, which is not imported", at, remedy)
         elif key_of(node) not in self._functions and not is_gradient(node):
             self._check_known(node, domain, at)
@@ -112,7 +116,9 @@ class Operators:
         if not onnx.defs.has(op, version, domain):
             newest = onnx.defs.has(op, OPSETS[domain], domain)
             what = f"there is no operator {op!r} in {domain or 'ai.onnx'} version {version}"
-            report.malformed(what, at, "import a newer opset" if newest else "check its name and domain")
+            names = (s.name for s in onnx.defs.get_all_schemas() if s.domain == domain) if not newest else ()
+            what += did_you_mean(op, names)
+            report.malformed(what, at, "import a newer opset" if newest else "check its name and domain", stop=False)
             return
         if domain == "" and version < OLDEST_OPSET and _changed(op, version):
             report.stop = True  # the nodes must not be taken for those of a later opset
@@ -122,22 +128,9 @@ class Operators:
             report.unsupported(f"operator {op} is not supported", at, "unroll it, or compute its result outside")
         elif not _is_numeric(op, version, domain):
             report.unsupported(f"operator {op} computes no numeric tensor", at, "compute its result outside")
-        elif domain == "" and op == "If":
-            _check_if(node, at, report)
+        elif domain == "" and op in NESTING:
+            check_nesting(node, version, at, report)
         elif (
             domain == "" and op == "Constant" and not (len(node.output) == len(node.attribute) == 1 and node.output[0])
         ):
-            report.malformed("a Constant needs one attribute, its value, and one output", at)
-
-
-def _check_if(node: NodeProto, at: str, report: Report) -> None:
-    branches = dict(bodies(node))
-    if len(node.input) != 1 or not node.input[0]:
-        report.malformed(f"If has {len(node.input)} inputs; it needs one, the condition", at)
-    if set(branches) != {"then_branch", "else_branch"} or len(node.attribute) != 2:
-        report.malformed("If needs the attributes then_branch and else_branch, and no other", at)
-    for name, g in branches.items():
-        if g.input:
-            report.malformed(f"{name} of If has inputs", at, "read values of the outer graph by their names")
-        if len(g.output) != len(node.output):
-            report.malformed(f"If has {len(node.output)} outputs, but its {name} {len(g.output)}", at)
+            report.malformed("a Constant needs one attribute, its value, and one output", at, "give it these")

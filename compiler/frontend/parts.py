@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
 
-from onnx import FunctionProto, GraphProto, ModelProto, OperatorSetIdProto
+from onnx import FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto
 
 from compiler.frontend.flatten import Flat, Functions, flatten
 from compiler.frontend.functions import Key
 from compiler.frontend.gradient import make_explicit
 from compiler.frontend.report import Report
+from compiler.frontend.training import Bindings
 from compiler.frontend.weights import Tensors, Weight
 
 
@@ -21,7 +22,8 @@ class Algorithm:
 
     name: that of its graph, made unique. flat: inference and algorithm combined. states: what its keys, the variables
     that it binds, are called in the program. updates, initial_updates: key -> output that it takes, of `flat` and of
-    `initial`. outputs: those of the algorithm graph.
+    `initial`. outputs: those of the algorithm graph. declared, initial_declared: what the file says of the outputs that
+    may be bound.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Algorithm:
     updates: dict[str, str]
     initial_updates: dict[str, str]
     states: dict[str, str]
+    declared: dict[str, ValueInfoProto]
+    initial_declared: dict[str, ValueInfoProto]
 
     def weight(self, key: str) -> Weight:
         """The initializer of a variable."""
@@ -75,17 +79,19 @@ def _read_weights(graph: GraphProto, tensors: Tensors, where: str) -> Weights:
     return {name: w for name, w in found if w is not None}
 
 
-def read_parts(model: ModelProto, initializers: Initializers, tensors: Tensors, report: Report) -> Parts:
-    """The parts of a model that has passed the structural checks."""
+def read_parts(
+    model: ModelProto, initializers: Initializers, bindings: Sequence[Bindings], tensors: Tensors, report: Report
+) -> Parts:
+    """The parts of a model that has passed the structural checks. bindings: the good ones of each TrainingInfoProto."""
     opset = _opset(model.opset_import)
     functions = _functions(model, opset, tensors, report)
-    bound = {b.key for info in model.training_info for b in (*info.update_binding, *info.initialization_binding)}
+    bound = {v for b in bindings for v in b.variables}
 
     def flat(name: str, graphs: list[GraphProto], weights: Weights) -> Flat:
         return flatten(name, graphs, weights, bound, opset, functions, tensors, report)
 
     algorithms = []
-    for i, (info, name, states) in enumerate(zip(model.training_info, *_names(model), strict=True)):
+    for i, (info, name, states) in enumerate(zip(model.training_info, *_names(model, bindings), strict=True)):
         combined = {**initializers.main, **initializers.algorithms[i]}
         algorithms.append(
             Algorithm(
@@ -94,9 +100,11 @@ def read_parts(model: ModelProto, initializers: Initializers, tensors: Tensors, 
                 flat(name, [model.graph, info.algorithm], combined),
                 flat(f"{name} initialization", [info.initialization], initializers.initializations[i]),
                 list(dict.fromkeys(v.name for v in info.algorithm.output)),
-                {b.key: b.value for b in info.update_binding},
-                {b.key: b.value for b in info.initialization_binding},
+                bindings[i].updates,
+                bindings[i].initial,
                 states,
+                {v.name: v for g in (model.graph, info.algorithm) for v in g.output},
+                {v.name: v for v in info.initialization.output},
             )
         )
     return Parts(flat(model.graph.name or "graph", [model.graph], initializers.main), algorithms)
@@ -122,7 +130,7 @@ def _functions(model: ModelProto, opset: int, tensors: Tensors, report: Report) 
     return Functions(bodies, opsets)
 
 
-def _names(model: ModelProto) -> tuple[list[str], list[dict[str, str]]]:
+def _names(model: ModelProto, bindings: Sequence[Bindings]) -> tuple[list[str], list[dict[str, str]]]:
     """For each algorithm, its name, and what the variables that it binds are called in programs.
 
     An algorithm is called like its graph, with its index where that is missing or there twice. A variable keeps its
@@ -136,10 +144,10 @@ def _names(model: ModelProto) -> tuple[list[str], list[dict[str, str]]]:
     shared = {t.name for t in model.graph.initializer}
     taken = {v.name for g in (model.graph, *(info.algorithm for info in infos)) for v in g.input}
     all_states = []
-    for info, name in zip(infos, names, strict=True):
+    for info, name, bound in zip(infos, names, bindings, strict=True):
         own_inputs = {v.name for v in info.algorithm.input}
         states: dict[str, str] = {}
-        for key in dict.fromkeys(b.key for b in (*info.update_binding, *info.initialization_binding)):
+        for key in bound.variables:
             others = taken - own_inputs if key in own_inputs else taken
             states[key] = key if key in shared or key not in others else _free(f"{name}/{key}", taken | shared)
         taken.update(states.values())

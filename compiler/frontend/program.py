@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from onnx import ValueInfoProto
+
 from compiler.frontend.build import Binding, Reading
 from compiler.frontend.parts import Algorithm, Parts
 from compiler.frontend.report import Report
+from compiler.frontend.types import allows, declared_type
 from compiler.frontend.weights import Weight
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph, Program
+from compiler.ir.types import TensorType
 
 
 class ProgramBuilder:
@@ -84,8 +88,12 @@ class ProgramBuilder:
                 values.update(((None, v), names[v]) for v in self._parts.inference.outputs if v in names)
             bound = set(a.updates.values())
             values.update(((i, v), names[v]) for v in a.outputs if v in names and v not in bound)
-            new = {a.states[key]: names[v] for key, v in a.updates.items() if v in names}
-            new = {state: v for state, v in new.items() if self._fits(b, state, v, a)}
+            where = f"{a.where}.update_binding"
+            new = {
+                a.states[key]: names[v]
+                for key, v in a.updates.items()
+                if v in names and self._fits(b.type(names[v]), a.states[key], a.declared[v], where)
+            }
             current, updated = current | new, updated | new
         for (k, v), public in self._public(values).items():
             declared = self._algorithms[k or 0].flat.outputs.get(v)
@@ -124,15 +132,18 @@ class ProgramBuilder:
         for a in self._algorithms:
             names = reading.add(a.initial, {})
             for key, v in a.initial_updates.items():
-                if v in names and self._fits(b, a.states[key], names[v], a):
+                where = f"{a.where}.initialization_binding"
+                if v in names and self._fits(b.type(names[v]), a.states[key], a.initial_declared[v], where):
                     b.update(a.states[key], names[v])
         return b.build()
 
-    def _fits(self, b: Builder, state: str, value: str, a: Algorithm) -> bool:
-        """Whether a value has the type of the variable that it becomes."""
-        have, need = b.type(value), self.states[state].type
+    def _fits(self, have: TensorType, state: str, declared: ValueInfoProto, where: str) -> bool:
+        """Whether a value has the type of the variable that it becomes, and is declared so if it is declared."""
+        need = self.states[state].type
         if have != need:
-            what = f"variable {state!r} is {need}, but gets the value {value!r}, which is {have}"
-            self._report.malformed(what, a.where, "an update has the dtype and shape of the initializer")
-            self.readings[-1].fatal = True
+            what = f"variable {state!r} is {need}, but gets the value {declared.name!r}, which is {have}"
+            self._report.malformed(what, where, "an update has the dtype and shape of the initializer")
+        elif not allows(declared, need):
+            what = f"output {declared.name!r} is declared {declared_type(declared)}, but is bound to {state!r}, {need}"
+            self._report.malformed(what, where, "declare its true type")
         return have == need

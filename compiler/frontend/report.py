@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.errors import ModelError, Problem, UnsupportedError
+from collections.abc import Sequence
+
+from compiler.errors import CompileError, ModelError, Problem, UnsupportedError, VerifyError
 
 
 class Report:
@@ -24,6 +26,26 @@ class Report:
     def unsupported(self, what: str, where: str = "", remedy: str = "") -> None:
         """Add something that onnxc does not do."""
         self._problems.setdefault(Problem(what, where, remedy), False)
+
+    def merge(self, other: Report) -> None:
+        """Add the problems of another report, which do not keep anybody from looking further."""
+        for p, malformed in other._problems.items():
+            self._problems.setdefault(p, malformed)
+
+    def add(self, error: CompileError) -> None:
+        """Add the problems of an error, which do not keep anybody from looking further."""
+        default = "correct the operands or attributes of this node" if isinstance(error, VerifyError) else ""
+        for p in error.problems:
+            if isinstance(error, UnsupportedError):
+                self.unsupported(p.what, p.where, p.remedy)
+            else:
+                self.malformed(p.what, p.where, p.remedy or default, stop=False)
+
+    def common(self, others: Sequence[Report]) -> Report:
+        """The problems that all of the others have as well."""
+        kept = Report()
+        kept._problems = {p: m for p, m in self._problems.items() if all(p in o._problems for o in others)}
+        return kept
 
     @property
     def problems(self) -> tuple[Problem, ...]:

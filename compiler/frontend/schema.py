@@ -48,7 +48,8 @@ def well_formed(nodes: Iterable[NodeProto], opset: int, report: Report) -> list[
                 g.node.extend(inner)
         problem = _problem(node, opset_of(node, opset))
         if problem:
-            report.malformed(problem, where_node(node), stop=False)
+            remedy = "correct the node by the definition of its operator, or export the model again"
+            report.malformed(problem, where_node(node), remedy, stop=False)
         else:
             good.append(node)
     return good

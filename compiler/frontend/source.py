@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
-from compiler.errors import InputError, ModelError, Problem, UnsupportedError, VerifyError
+from compiler.errors import InputError, ModelError, Problem, UnsupportedError, VerifyError, did_you_mean
 from compiler.frontend.build import Binding
 from compiler.frontend.files import Model, read_model
 from compiler.frontend.flatten import Flat
@@ -53,18 +54,33 @@ class NeedsStatic(UnsupportedError):
         return type(self), (self.problems, self.inputs)
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A program as far as it could be built.
+
+    graphs: by role, those that keep the rules of the IR; what depends on something wrong is missing in them. report:
+    what is wrong. needs: what waits for the values of inputs, if anything does.
+    """
+
+    graphs: Mapping[str, Graph]
+    report: Report
+    needs: NeedsStatic | None
+
+
 class Source:
     """A model that has been read and checked, as far as that goes without static shapes.
 
     model: the message that was given. tensors: reads what it holds in other files. inputs: type of every input of the
     inference graph and of the algorithms, but of variables; those with a default value are in `defaults` as well.
     symbols: symbolic dims of the inputs, in order. algorithm_names: what the TrainingInfoProtos are called.
-    initializers: all, by the names that they have in programs. variables: those that the bindings name.
+    initializers: all, by the names that they have in programs. variables: those that the bindings name. max_trip: how
+    often a Loop runs at most whose end is decided at run time; may be set before programs are made.
     """
 
     def __init__(self, model: onnx.ModelProto, parts: Parts, tensors: Tensors):
         self.model = model
         self.tensors = tensors
+        self.max_trip: int | None = None
         self._parts = parts
         self.algorithm_names = tuple(a.name for a in parts.algorithms)
         self.variables = tuple(dict.fromkeys(s for a in parts.algorithms for s in a.states.values()))
@@ -108,7 +124,9 @@ class Source:
         """
         work, report = self._builder("step", dims or {}, static or {}, algorithm, fed)
         program = work.build()
-        self._finish(program.graphs().values(), work, report)
+        _verified(program.graphs(), report)
+        report.raise_if_any()
+        _raise_waiting(work)
         return program
 
     def graph(
@@ -126,8 +144,28 @@ class Source:
         """
         work, report = self._builder(role, dims or {}, static or {}, algorithm, fed)
         graph = work.graph(role)
-        self._finish([graph], work, report)
+        _verified({role: graph}, report)
+        report.raise_if_any()
+        _raise_waiting(work)
         return graph
+
+    def attempt(
+        self,
+        dims: Mapping[str, int] | None = None,
+        static: Mapping[str, AnyArray] | None = None,
+        algorithm: int | None = None,
+    ) -> Attempt:
+        """What can be built for these sizes, and everything that is wrong. Arguments as for `program`.
+
+        InputError, NeedsDims.
+        """
+        work, report = self._builder("step", dims or {}, static or {}, algorithm, ())
+        try:
+            graphs = _verified(work.build().graphs(), report)
+        except ModelError as e:  # the bytes of an initializer, which only now were read
+            report.add(e)
+            graphs = {}
+        return Attempt(graphs, report, _waiting(work))
 
     def inputs_of(self, role: str, algorithm: int | None = None) -> dict[str, InputType]:
         """The inputs that one of the graphs may have. InputError: no such algorithm."""
@@ -141,6 +179,10 @@ class Source:
     def initializes(self, algorithm: int | None = None) -> bool:
         """Whether a program has an initialization graph. InputError: no such algorithm."""
         return any(a.initial_updates for a in self._chosen(algorithm))
+
+    def updated_by(self, algorithm: int | None = None) -> tuple[str, ...]:
+        """The variables that a step changes. InputError: no such algorithm."""
+        return tuple(dict.fromkeys(a.states[key] for a in self._chosen(algorithm) for key in a.updates))
 
     def _chosen(self, algorithm: int | None) -> list[Algorithm]:
         if algorithm is not None and not 0 <= algorithm < self.algorithms:
@@ -166,28 +208,13 @@ class Source:
         report = Report()
         return ProgramBuilder(self._parts, self._chosen(algorithm), binding, report), report
 
-    def _finish(self, graphs: Iterable[Graph], work: ProgramBuilder, report: Report) -> None:
-        """Raise what is wrong with graphs that were built."""
-        fatal = any(r.fatal for r in work.readings)
-        for g in graphs:
-            try:
-                verify(g)
-            except VerifyError as e:
-                fatal = True
-                for p in e.problems:
-                    report.malformed(p.what, p.where, p.remedy)
-        if report:
-            if fatal:
-                raise report.error()
-            raise NeedsStatic(report.problems, dict.fromkeys(v for r in work.readings for v in r.needs))
-
     def _bind(
         self, flats: Iterable[Flat], dims: Mapping[str, int], static: Mapping[str, AnyArray], fed: Collection[str]
     ) -> Binding:
         for s, n in dims.items():
             if s not in self.symbols:
-                known = ", ".join(map(repr, self.symbols)) or "none"
-                raise InputError(f"the model has no symbolic dim {s!r}: there are {known}")
+                near = did_you_mean(s, self.symbols) or f": there are {', '.join(map(repr, self.symbols)) or 'none'}"
+                raise InputError(f"the model has no symbolic dim {s!r}{near}")
             if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
                 raise InputError(f"dim {s!r} must be a positive integer, not {n!r}")
             if n > _LARGEST:
@@ -197,7 +224,7 @@ class Source:
         for name in fed:
             if name not in self.defaults:
                 raise InputError(f"{name!r} is no input with a default value")
-        binding = Binding(sizes, tensors, frozenset(fed))
+        binding = Binding(sizes, tensors, frozenset(fed), self.max_trip)
         missing: dict[str, str] = {}
         for flat in flats:
             for name, t in flat.inputs.items():
@@ -235,7 +262,21 @@ class Source:
 
 def load(model: Model) -> Source:
     """Read and check a model. TypeError for anything else; ModelError or UnsupportedError with all problems found."""
-    source, report = _load(model)
+    return accepted(*read(model))
+
+
+def accepted(
+    source: Source | None,
+    report: Report,
+    dims: Mapping[str, int] | None = None,
+    static: Mapping[str, AnyArray] | None = None,
+) -> Source:
+    """What `read` gave, if nothing is wrong with it; else the error tells what is wrong with its types as well.
+
+    dims, static: of the program that is wanted. ModelError, UnsupportedError; InputError for dims or static.
+    """
+    if report and source is not None:
+        report.merge(best_attempt(source, dims, static).report)
     report.raise_if_any()
     assert source is not None
     return source
@@ -244,43 +285,77 @@ def load(model: Model) -> Source:
 def check(
     model: Model, dims: Mapping[str, int] | None = None, static: Mapping[str, AnyArray] | None = None
 ) -> list[Problem]:
-    """Everything that keeps a model from being compiled, in the order of the file; nothing is raised for it.
+    """Everything that is wrong with a model itself, in the order of the file; nothing is raised for it.
 
-    Symbols that `dims` does not bind are tried as 2, 32 and 224: what counts is the size with the fewest problems.
-    Inputs whose values decide shapes are no problem, but what depends on them can be checked only if `static` has them.
-    InputError for dims or static that do not fit the model.
+    Arguments as for `best_attempt`. Inputs whose values decide shapes are no problem, but what depends on them can be
+    checked only if `static` has them. InputError for dims or static that do not fit the model.
     """
     try:
-        source, report = _load(model)
+        source, report = read(model)
     except ModelError as e:
         return list(e.problems)
-    if source is None:
-        return list(report.problems)
-    found: list[tuple[Problem, ...]] = []
+    if source is not None:
+        report.merge(best_attempt(source, dims, static).report)
+    return list(report.problems)
+
+
+def best_attempt(
+    source: Source, dims: Mapping[str, int] | None = None, static: Mapping[str, AnyArray] | None = None
+) -> Attempt:
+    """The attempt with the fewest problems, symbols that `dims` does not bind being tried as 2, 32 and 224.
+
+    InputError for dims or static that do not fit the model.
+    """
+    best: Attempt | None = None
     for size in TRIED_SIZES:
-        try:
-            source.program(dict.fromkeys(source.symbols, size) | dict(dims or {}), static)
-        except NeedsStatic:
-            found.append(())
-        except (ModelError, UnsupportedError) as e:
-            found.append(e.problems)
-        else:
-            found.append(())
-        if not found[-1]:
+        found = source.attempt(trial_dims(source, size, dims or {}, static or {}), static)
+        if best is None or len(found.report.problems) < len(best.report.problems):
+            best = found
+        if not best.report or not set(source.symbols) - set(dims or {}):
             break
-    return list(dict.fromkeys((*report.problems, *min(found, key=len))))
+    assert best is not None
+    return best
 
 
-def _load(model: Model) -> tuple[Source | None, Report]:
+def trial_dims(source: Source, size: int, dims: Mapping[str, int], static: Mapping[str, AnyArray]) -> dict[str, int]:
+    """`dims`, and a size for every other symbol that no static input decides."""
+    decided = {d for name in static if name in source.inputs for d in source.inputs[name].symbols}
+    return {s: size for s in source.symbols if s not in decided} | dict(dims)
+
+
+def _verified(graphs: Mapping[str, Graph], report: Report) -> dict[str, Graph]:
+    """The graphs that keep the rules of the IR; what is wrong with the others is reported."""
+    good = {}
+    for role, g in graphs.items():
+        try:
+            verify(g)
+        except VerifyError as e:
+            report.add(e)
+        else:
+            good[role] = g
+    return good
+
+
+def _waiting(work: ProgramBuilder) -> NeedsStatic | None:
+    problems = dict.fromkeys(p for r in work.readings for p in r.waiting)
+    return NeedsStatic(problems, dict.fromkeys(v for r in work.readings for v in r.needs)) if problems else None
+
+
+def _raise_waiting(work: ProgramBuilder) -> None:
+    if (needs := _waiting(work)) is not None:
+        raise needs
+
+
+def read(model: Model) -> tuple[Source | None, Report]:
     """The source, if the model is well-formed: it may still use operators that are not supported."""
     proto, folder = read_model(model)
     report = Report()
     tensors = Tensors(folder, report)
     check_structure(proto, tensors, report)
-    check_training(proto, tensors, report)
+    bindings = check_training(proto, tensors, report)
     initializers = Initializers(proto, tensors)
     if report.stop:
         check_gradients(proto, report)
         return None, report
-    parts = read_parts(proto, initializers, tensors, report)
+    parts = read_parts(proto, initializers, bindings, tensors, report)
     return (None if report.stop else Source(proto, parts, tensors)), report

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import FunctionProto, GraphProto, NodeProto
 
+from compiler.errors import did_you_mean
 from compiler.frontend.functions import recursive
 from compiler.frontend.operators import Operators, check_imports
 from compiler.frontend.report import Report
-from compiler.frontend.types import check_input
+from compiler.frontend.types import check_body_input, check_input
 from compiler.frontend.walk import bodies, defined, initializer_names, node_name, where_node
 from compiler.frontend.weights import Tensors
+
+MAIN = "the inference graph"
+"""Where something is that is in no other graph."""
 
 OLDEST_IR = 3
 """The IR version that has opset_import."""
@@ -42,10 +46,10 @@ class Scope:
     def define(self, name: str, what: str, where: str, report: Report) -> None:
         """A name gets a meaning; reported if it has one."""
         if not name:
-            report.malformed(f"{what} has no name", where)
+            report.malformed(f"{what} has no name", where or MAIN, "give it one")
         elif (other := self.names.get(name)) and name not in self.outer:
             report.malformed(
-                f"the name {name!r} is defined twice: as {other} and as {what}", where, "rename one of them"
+                f"the name {name!r} is defined twice: as {other} and as {what}", where or MAIN, "rename one of them"
             )
         else:
             self.names[name] = what
@@ -76,11 +80,13 @@ def _check_versions(model: onnx.ModelProto, report: Report) -> None:
         report.malformed(what, "ir_version", f"files from version {OLDEST_IR} on can be read: export the model again")
 
 
-def check_graph(graph: GraphProto, scope: Scope, operators: Operators, where: str, report: Report) -> None:
+def check_graph(
+    graph: GraphProto, scope: Scope, operators: Operators, where: str, report: Report, *, nested: bool = False
+) -> None:
     """A graph and those nested in it. scope: what is visible from outside; it grows by what the graph defines."""
-    for v in graph.input:
-        scope.define(v.name, "an input", where, report)
-        check_input(v, where, report)
+    for i, v in enumerate(graph.input):
+        scope.define(v.name, "an input" if v.name else f"input {i}", where, report)
+        (check_body_input if nested else check_input)(v, where or MAIN, report)
     with_default = {v.name for v in graph.input}
     for name in initializer_names(graph):
         if name in with_default:
@@ -90,11 +96,11 @@ def check_graph(graph: GraphProto, scope: Scope, operators: Operators, where: st
     check_nodes(graph.node, scope, operators, where, report)
     for v, n in Counter(v.name for v in graph.output).items():
         if n > 1:
-            report.malformed(f"{n} outputs are called {v!r}", where, "give each output its own name")
+            report.malformed(f"{n} outputs are called {v!r}", where or MAIN, "give each output its own name")
         if not v:
-            report.malformed("an output has no name", where)
+            report.malformed("an output has no name", where or MAIN, "name the value that it returns, or remove it")
         elif v not in scope.names:
-            report.malformed(f"nothing computes the output {v!r}", where)
+            _report_no_output(v, scope, where or MAIN, report)
 
 
 def check_nodes(nodes: Collection[NodeProto], scope: Scope, operators: Operators, where: str, report: Report) -> None:
@@ -107,7 +113,7 @@ def check_nodes(nodes: Collection[NodeProto], scope: Scope, operators: Operators
             _report_missing(v, node, later, scope, at, report)
             scope.names[v] = ""  # it is said once
         for _, g in bodies(node):
-            check_graph(g, scope.inner(), operators, f"a graph of {at}", report)
+            check_graph(g, scope.inner(), operators, f"a graph of {at}", report, nested=True)
             for t in g.initializer:
                 operators.tensors.weight(t, f"initializer {t.name!r} of a graph of {at}")
             if g.sparse_initializer:
@@ -120,12 +126,18 @@ def check_nodes(nodes: Collection[NodeProto], scope: Scope, operators: Operators
 
 def _report_missing(v: str, node: NodeProto, later: Mapping[str, int], scope: Scope, at: str, report: Report) -> None:
     if v in node.output:
-        report.malformed(f"the node reads its own output {v!r}", at)
+        report.malformed(f"the node reads its own output {v!r}", at, "rename the output, or read another value")
     elif later.get(v):
         report.malformed(f"{v!r} is read before a later node computes it", at, "sort the nodes, and break any cycle")
     else:
-        hint = scope.hints.get(v, "")
-        report.malformed(f"{v!r} is read, but nothing defines it" + (f": {hint}" if hint else ""), at)
+        hint = f": {scope.hints[v]}" if v in scope.hints else did_you_mean(v, scope.names)
+        remedy = "" if v in scope.hints else "declare it as an input or initializer, or read another value"
+        report.malformed(f"{v!r} is read, but nothing defines it{hint}", at, remedy)
+
+
+def _report_no_output(v: str, scope: Scope, where: str, report: Report) -> None:
+    what = f"nothing computes the output {v!r}{did_you_mean(v, scope.names)}"
+    report.malformed(what, where, "name a value of this graph, or remove the output")
 
 
 def _check_functions(model: onnx.ModelProto, tensors: Tensors, report: Report) -> None:
@@ -153,4 +165,4 @@ def _check_function(model: onnx.ModelProto, f: FunctionProto, tensors: Tensors, 
     check_nodes(f.node, scope, operators, where, report)
     for v in f.output:
         if v not in scope.names:
-            report.malformed(f"nothing computes the output {v!r}", where)
+            _report_no_output(v, scope, where, report)

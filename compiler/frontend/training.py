@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import onnx
 from onnx import StringStringEntryProto, TrainingInfoProto
@@ -31,19 +32,36 @@ OLDEST_IR = 7
 """The IR version that has training_info."""
 
 
-def check_training(model: onnx.ModelProto, tensors: Tensors, report: Report) -> None:
-    """All violations in training_info. The inference graph is checked elsewhere."""
+class Bindings(NamedTuple):
+    """What one TrainingInfoProto binds, without what is wrong: that is reported, and the rest can still be looked at.
+
+    variables: the keys that are initializers. updates, initial: variable -> output of the algorithm, of initialization.
+    """
+
+    variables: tuple[str, ...]
+    updates: dict[str, str]
+    initial: dict[str, str]
+
+
+def check_training(model: onnx.ModelProto, tensors: Tensors, report: Report) -> list[Bindings]:
+    """All violations in training_info, and the good bindings of each. The inference graph is checked elsewhere."""
     if not model.training_info:
-        return
+        return []
     if model.ir_version < OLDEST_IR:
         what = f"a file of IR version {model.ir_version} has training_info, which exists since version {OLDEST_IR}"
-        report.malformed(what, "ir_version", f"set ir_version to {OLDEST_IR} or more")
+        report.malformed(what, "ir_version", f"set ir_version to {OLDEST_IR} or more", stop=False)
+    bindings = []
     for i, info in enumerate(model.training_info):
         where = f"training_info[{i}]"
         _check_algorithm(model, i, f"{where}.algorithm", tensors, report)
-        _check_initialization(model, info, where, tensors, report)
-        _check_update_binding(model, i, f"{where}.update_binding", report)
+        initial = _check_initialization(model, info, where, tensors, report)
+        updates = _check_update_binding(model, i, f"{where}.update_binding", report)
+        # a variable with a bad value is one nevertheless
+        keys = [b.key for b in (*info.update_binding, *info.initialization_binding)]
+        dense = _dense(model, info)
+        bindings.append(Bindings(tuple(dict.fromkeys(k for k in keys if k in dense)), updates, initial))
     _check_shared_inputs(model, report)
+    return bindings
 
 
 def _check_algorithm(model: onnx.ModelProto, index: int, where: str, tensors: Tensors, report: Report) -> None:
@@ -63,7 +81,8 @@ def _check_algorithm(model: onnx.ModelProto, index: int, where: str, tensors: Te
 
 def _check_initialization(
     model: onnx.ModelProto, info: TrainingInfoProto, where: str, tensors: Tensors, report: Report
-) -> None:
+) -> dict[str, str]:
+    """The bindings that are good."""
     graph = info.initialization
     at = f"{where}.initialization"
     for v in graph.input:
@@ -73,31 +92,43 @@ def _check_initialization(
     check_graph(graph, Scope(hints=hints), Operators(model, model.opset_import, tensors, report), at, report)
     binding = f"{where}.initialization_binding"
     if info.initialization_binding and not graph.output:
-        report.malformed("there are bindings, but no initialization graph that has outputs", binding)
-        return
-    _check_keys(model, info, info.initialization_binding, binding, report)
+        remedy = "add the graph, or remove the bindings"
+        what = "there are bindings, but no initialization graph that has outputs"
+        report.malformed(what, binding, remedy, stop=False)
+        return {}
+    good = _check_keys(model, info, info.initialization_binding, binding, report)
     outputs = {v.name for v in graph.output}
     for b in info.initialization_binding:
         if b.value not in outputs:
+            good.pop(b.key, None)
             inside = b.value in set(defined(graph))
             remedy = "list it among the outputs of the initialization graph" if inside else "name one of its outputs"
-            report.malformed(
-                f"{b.key!r} is bound to {b.value!r}, which is no output of initialization", binding, remedy
-            )
+            what = f"{b.key!r} is bound to {b.value!r}, which is no output of initialization"
+            report.malformed(what, binding, remedy, stop=False)
+    return good
 
 
-def _check_update_binding(model: onnx.ModelProto, index: int, where: str, report: Report) -> None:
+def _check_update_binding(model: onnx.ModelProto, index: int, where: str, report: Report) -> dict[str, str]:
+    """The bindings that are good."""
     info = model.training_info[index]
-    _check_keys(model, info, info.update_binding, where, report)
+    good = _check_keys(model, info, info.update_binding, where, report)
     outputs = {v.name for v in (*info.algorithm.output, *model.graph.output)}
     inside = {*defined(info.algorithm), *defined(model.graph)}
     keys = {b.key for b in info.update_binding}
     for b in info.update_binding:
         if b.value not in outputs:
+            good.pop(b.key, None)
             remedy = "list it among the outputs of the algorithm" if b.value in inside else "name one of its outputs"
             if b.value in keys:
                 remedy = "key is the variable, value the output that it becomes: are they swapped?"
-            report.malformed(f"{b.key!r} is bound to {b.value!r}, which is no output of the algorithm", where, remedy)
+            what = f"{b.key!r} is bound to {b.value!r}, which is no output of the algorithm"
+            report.malformed(what, where, remedy, stop=False)
+    return good
+
+
+def _dense(model: onnx.ModelProto, info: TrainingInfoProto) -> set[str]:
+    """What bindings may name: the initializers that can change."""
+    return {t.name for t in (*model.graph.initializer, *info.algorithm.initializer)}
 
 
 def _check_keys(
@@ -106,13 +137,15 @@ def _check_keys(
     bindings: Iterable[StringStringEntryProto],
     where: str,
     report: Report,
-) -> None:
-    dense = {t.name for t in (*model.graph.initializer, *info.algorithm.initializer)}
+) -> dict[str, str]:
+    """The bindings whose keys are good."""
+    bindings = list(bindings)
+    dense = _dense(model, info)
     sparse = {s.values.name for s in (*model.graph.sparse_initializer, *info.algorithm.sparse_initializer)}
     elsewhere = {t.name for other in model.training_info for t in other.algorithm.initializer}
     for key, n in Counter(b.key for b in bindings).items():
         if n > 1:
-            report.malformed(f"{key!r} is bound {n} times", where, "bind each variable once")
+            report.malformed(f"{key!r} is bound {n} times", where, "bind each variable once", stop=False)
         if key in dense:
             continue
         remedy = "name an initializer of the inference graph or of this algorithm"
@@ -120,7 +153,8 @@ def _check_keys(
             remedy = "make it a dense initializer: a sparse one is constant"
         elif key in elsewhere:
             remedy = "it is one of another algorithm: move it to the inference graph"
-        report.malformed(f"{key!r} is bound, but is no initializer", where, remedy)
+        report.malformed(f"{key!r} is bound, but is no initializer", where, remedy, stop=False)
+    return {b.key: b.value for b in bindings if b.key in dense}
 
 
 def _check_shared_inputs(model: onnx.ModelProto, report: Report) -> None:

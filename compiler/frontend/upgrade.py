@@ -14,14 +14,16 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from compiler.frontend.adapters import adapt
+from compiler.frontend.control import LAST_BATCHED_SCAN, scan_by_batch
 from compiler.frontend.converter import Failure, Request, convert
+from compiler.frontend.opset6 import UnknownRank, to_opset_7
 from compiler.frontend.report import Report
 from compiler.frontend.schema import opset_of
 from compiler.frontend.walk import bodies, node_name, where_node
 from compiler.ir.proto import CANONICAL_OPSET, OPSETS
 
-OLDEST_OPSET = 7
-"""The oldest ai.onnx opset that can be read (before it, broadcasting was an attribute of each op)."""
+OLDEST_OPSET = 6
+"""The oldest ai.onnx opset that can be read: before it, Reshape, Tile and others were written in other forms."""
 
 
 @dataclass
@@ -104,16 +106,30 @@ class _Upgrade:
         standard = NodeProto()
         standard.CopyFrom(node)
         standard.domain = ""
-        nested = list(bodies(standard))
+        old = standard
+        if node.op_type == "Scan" and opset <= LAST_BATCHED_SCAN:
+            standard = scan_by_batch(standard, self._fresh)
+            old = next(bodies(standard))[1].node[0]
+        nested = list(bodies(old))
         for _, g in nested:
             self._bodies.append((g, self.walk(g.node)))
         if nested or _unchanged(node.op_type, opset):
-            return [standard]  # If, Loop and Scan only got more types since opset 9
+            return [standard]  # If, Loop and later Scans only got more types
+        if opset < 7:
+            return self._from_opset_6(standard)
         adapted = adapt(standard, opset, self._facts, self._fresh)
         if adapted is not None:
             return adapted
         self._jobs.append(_Job(standard, self._request(standard, opset)))
         return self._jobs[-1:]
+
+    def _from_opset_6(self, node: NodeProto) -> Sequence[NodeProto | _Job]:
+        try:
+            return [piece for n in to_opset_7(node, self._facts, self._fresh) for piece in self._upgrade(n, 7)]
+        except UnknownRank as e:
+            what = f"{node.op_type} of opset 6 cannot be upgraded: {e}"
+            self._report.unsupported(what, where_node(node), "give its input a shape, or export with a newer opset")
+            return []
 
     def _request(self, node: NodeProto, opset: int) -> Request:
         formal = NodeProto(op_type=node.op_type, attribute=node.attribute)

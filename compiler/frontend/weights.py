@@ -19,8 +19,17 @@ from onnx import NodeProto, SparseTensorProto, TensorProto
 from compiler.errors import ModelError, Problem
 from compiler.frontend.report import Report
 from compiler.frontend.walk import attribute_tensors, bodies
-from compiler.ir.proto import element_type_name, tensor_from_proto
-from compiler.ir.types import AnyArray, Tensor, TensorType, dtype_from_onnx, numpy_dtype
+from compiler.ir.proto import element_type_name, tensor_from_proto, tensor_to_proto
+from compiler.ir.types import (
+    NARROW,
+    AnyArray,
+    Tensor,
+    TensorType,
+    dtype_from_onnx,
+    numpy_dtype,
+    onnx_dtype,
+    packed_nbytes,
+)
 
 _LIMIT = 2**40
 """Elements that no tensor has: a larger product of dims is a malformed file."""
@@ -66,7 +75,7 @@ class Tensors:
             return None
         external = t.data_location == TensorProto.EXTERNAL
         if t.HasField("segment"):
-            self._report.unsupported("a tensor in segments is not supported", where)
+            self._report.unsupported("a tensor in segments is not supported", where, "save it in one piece")
             self._report.stop = True
             return None
         if external:
@@ -80,7 +89,8 @@ class Tensors:
         """A sparse initializer, as the dense tensor that it means."""
         found = self._type(s.values.data_type, s.dims, where)
         if found is not None and found.size > _DENSE_LIMIT:
-            self._report.unsupported(f"a sparse tensor {found} is too large to be made dense", where)
+            what = f"a sparse tensor {found} is too large to be made dense"
+            self._report.unsupported(what, where, f"at most {_DENSE_LIMIT} elements are")
             self._report.stop = True
             return None
         values, indices = self.weight(s.values, where), self.weight(s.indices, where)
@@ -109,7 +119,7 @@ class Tensors:
 
     def _embed(self, t: TensorProto) -> None:
         if t.data_location == TensorProto.EXTERNAL and (w := self.weight(t, f"tensor {t.name!r}")) is not None:
-            t.raw_data = w.tensor.array.tobytes()
+            t.raw_data = tensor_to_proto(w.tensor).raw_data
             del t.external_data[:]
             t.data_location = TensorProto.DEFAULT
 
@@ -127,9 +137,11 @@ class Tensors:
         shape = tuple(int(d) for d in dims)  # type: ignore[attr-defined]
         dtype = dtype_from_onnx(elem_type)
         if any(d < 0 for d in shape) or prod(shape) > _LIMIT:
-            self._report.malformed(f"a tensor has the dims {list(shape)}", where)
+            self._report.malformed(
+                f"a tensor has the dims {list(shape)}", where, "no tensor has: export the model again"
+            )
         elif elem_type == TensorProto.UNDEFINED:
-            self._report.malformed("a tensor has no element type", where)
+            self._report.malformed("a tensor has no element type", where, "set data_type, or export the model again")
         elif dtype is None:
             what = f"tensors of {element_type_name(elem_type)} are not supported"
             self._report.unsupported(what, where, "cast them to a numeric type that numpy has")
@@ -140,11 +152,14 @@ class Tensors:
 
     def _has_all_data(self, t: TensorProto, found: TensorType, where: str) -> bool:
         if t.HasField("raw_data"):
-            have, need, unit = len(t.raw_data), found.nbytes, "bytes"
+            have, need, unit = len(t.raw_data), packed_nbytes(found.dtype, found.size), "bytes"
+        elif found.dtype in NARROW:
+            have, need, unit = len(t.int32_data), packed_nbytes(found.dtype, found.size), "elements"
         else:
             have, need, unit = len(getattr(t, _FIELDS.get(found.dtype, _OTHER_FIELD))), found.size, "elements"
         if have != need:
-            self._report.malformed(f"a tensor {found} needs {need} {unit}, but its data has {have}", where)
+            what = f"a tensor {found} needs {need} {unit}, but its data has {have}"
+            self._report.malformed(what, where, "correct its dims or its data, or export the model again")
         return have == need
 
     def _external(self, t: TensorProto, found: TensorType, where: str) -> AnyArray | None:
@@ -158,17 +173,21 @@ class Tensors:
             offset, length = (_number(entries, key) for key in ("offset", "length"))
             data = self._map(path)
         except ValueError as e:
-            self._report.malformed(f"external data: {e}", where)
+            self._report.malformed(f"external data: {e}", where, "put the file of the data into the model's folder")
             return None
         offset = offset or 0
         length = data.size - offset if length is None else length
         if offset + length > data.size or length < 0:
             what = f"external data: bytes {offset} to {offset + length} are not in {path.name!r}, which has {data.size}"
             self._report.malformed(what, where, "copy the file again")
-        elif length != found.nbytes:
-            self._report.malformed(f"external data: a tensor {found} needs {found.nbytes} bytes, not {length}", where)
+        elif length != (need := packed_nbytes(found.dtype, found.size)):
+            what = f"external data: a tensor {found} needs {need} bytes, not {length}"
+            self._report.malformed(what, where, "save the model and its data again")
+        elif length < found.nbytes:
+            return _unpacked(data[offset : offset + length].tobytes(), found)
         else:
-            dtype = numpy_dtype(found.dtype).newbyteorder("<") if found.dtype != "bf16" else numpy_dtype("bf16")
+            dtype = numpy_dtype(found.dtype)
+            dtype = dtype.newbyteorder("<") if dtype.isbuiltin == 1 else dtype  # ml_dtypes has one order only
             view: AnyArray = data[offset : offset + length].view(dtype).reshape(found.shape)
             return view if view.flags.aligned else view.copy()
         return None
@@ -187,6 +206,11 @@ class Tensors:
             except OSError as e:
                 raise ValueError(f"the file {path.name!r} cannot be read: {e.strerror}") from e
         return self._files[path]
+
+
+def _unpacked(data: bytes, found: TensorType) -> AnyArray:
+    """Elements of less than 8 bits, which a file packs."""
+    return tensor_from_proto(TensorProto(data_type=onnx_dtype(found.dtype), dims=found.shape, raw_data=data)).array
 
 
 def _inside(folder: Path, location: str) -> Path:

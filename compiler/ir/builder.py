@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from compiler.errors import Problem, VerifyError
+from compiler.ir.control import NESTING, control_types
 from compiler.ir.graph import Attr, Graph, Node, Origin
-from compiler.ir.infer import InferenceError, NotStatic, branch_types, infer, remembered
+from compiler.ir.infer import InferenceError, NotStatic, infer, remembered
 from compiler.ir.known import Known
-from compiler.ir.proto import INTERNAL_DOMAIN, TRAINING_DOMAIN
+from compiler.ir.proto import INTERNAL_DOMAIN, OPTIONAL_FIRST, TRAINING_DOMAIN
 from compiler.ir.types import AnyArray, Tensor, TensorType, numpy_dtype
 
 BodyFunction = Callable[["Builder", Sequence[str], Mapping[str, Attr]], Sequence[str]]
@@ -32,6 +33,10 @@ class Builder:
     def __init__(self, name: str = "graph"):
         self.name = name
         self.origin = Origin()
+        self.max_trip: int | None = None
+        """For reading: how often a Loop of unknown length runs at most."""
+        self.points: set[str] = set()
+        """For reading: constants that a derivative is taken by, and what depends on them: captured by nested graphs."""
         self._types: dict[str, TensorType] = {}
         self._inputs: list[str] = []
         self._captures: list[str] = []
@@ -162,8 +167,10 @@ class Builder:
         """
         hints = [self._hint(op.rpartition(".")[2])] * outputs if isinstance(outputs, int) else list(outputs)
         inputs = list(inputs)
-        while inputs and not inputs[-1]:
+        least = OPTIONAL_FIRST.get(op, 0)
+        while len(inputs) > least and not inputs[-1]:
             inputs.pop()
+        inputs += [""] * (least - len(inputs))
         while len(hints) > 1 and not hints[-1]:
             hints.pop()
         node = Node(op, tuple(inputs), tuple(hints), attrs or {}, tuple(captures), origin or self.origin)
@@ -187,7 +194,7 @@ class Builder:
         try:
             return output_types(node, self._types, self._known)
         except InferenceError as e:
-            raise VerifyError(Problem(f"{describe(node, self._types)}: {e}", where(node))) from e
+            raise VerifyError(Problem(f"{describe(node, self._types)}: {e}", where(node), e.remedy)) from e
 
     def copy(
         self, node: Node, names: dict[str, str], types: Mapping[str, TensorType] | Graph, origin: Origin | None = None
@@ -273,8 +280,8 @@ def output_types(node: Node, types: Mapping[str, TensorType], known: Known) -> t
     ins = [types[v] if v else None for v in node.inputs]
     if node.op == GRADIENT:
         return _gradient_types(node, ins)
-    if node.op == "If":
-        return branch_types(node)
+    if node.op in NESTING:
+        return control_types(node, tuple(ins), known)
     if node.domain == INTERNAL_DOMAIN:
         return remembered(node, ins, lambda: _internal_types(node, ins))
     return infer(node, ins, lambda i: known(node.inputs[i]))

@@ -9,15 +9,17 @@ import numpy as np
 
 from compiler.ir.graph import Node
 from compiler.ir.proto import default
+from compiler.ir.resizing import resized_axes
+from compiler.ir.selection import kept_boxes, nonzero_positions, selected, unique_parts
 from compiler.ir.types import AnyArray, TensorType
 from compiler.ir.windows import transposed_windows
 
 Types = tuple[TensorType | None, ...]
 Known = Mapping[int, AnyArray]
-Correction = Callable[[Node, Sequence[TensorType | None], Known], TensorType | None]
+Correction = Callable[[Node, Sequence[TensorType | None], Known], TensorType | Types | None]
 
 CORRECTIONS: dict[str, Correction] = {}
-"""op -> (node, input types, known inputs) -> type of the first output; None where onnx's will do."""
+"""op -> (node, input types, known inputs) -> type of the first output, or of all; None where onnx's will do."""
 
 
 def _correction(*ops: str) -> Callable[[Correction], Correction]:
@@ -92,3 +94,90 @@ def _conv_transpose(node: Node, types: Sequence[TensorType | None], _known: Know
         return None
     axes = transposed_windows(node, x.shape[2:], w.shape[2:])
     return TensorType(x.dtype, (x.shape[0], w.shape[1] * node.attr("group", 1), *(a.out for a in axes)))
+
+
+@_correction("Compress")
+def _compress(node: Node, types: Sequence[TensorType | None], known: Known) -> TensorType | None:
+    """There is no inference of how much is taken."""
+    x, axis = types[0], node.attr("axis")
+    if x is None or 1 not in known or not (axis is None or -x.rank <= axis < x.rank):
+        return None
+    shape = [x.size] if axis is None else list(x.shape)
+    at = 0 if axis is None else axis % x.rank
+    shape[at] = len(selected(known[1], shape[at]))
+    return TensorType(x.dtype, tuple(shape))
+
+
+@_correction("NonZero")
+def _nonzero(_node: Node, _types: Sequence[TensorType | None], known: Known) -> TensorType | None:
+    """There is no inference of the count."""
+    return TensorType("i64", nonzero_positions(known[0]).shape) if 0 in known else None
+
+
+@_correction("Unique")
+def _unique(node: Node, types: Sequence[TensorType | None], known: Known) -> Types | None:
+    """There is no inference of the counts."""
+    x, axis = types[0], node.attr("axis")
+    if x is None or 0 not in known or not (axis is None or -x.rank <= axis < x.rank):
+        return None
+    first, counts, inverse = (
+        TensorType("i64", part.shape) for part in unique_parts(known[0], axis, bool(node.attr("sorted", 1)))
+    )
+    shape = list(x.shape) if axis is not None else [x.size]
+    shape[0 if axis is None else axis] = first.size
+    return TensorType(x.dtype, tuple(shape)), first, inverse, counts
+
+
+@_correction("NonMaxSuppression")
+def _non_max_suppression(node: Node, types: Sequence[TensorType | None], known: Known) -> TensorType | None:
+    """There is no inference of the count."""
+    operands = [known.get(i) for i in range(len(types))]
+    return TensorType("i64", kept_boxes(operands, bool(node.attr("center_point_box", 0))).shape)
+
+
+@_correction("RNN", "GRU", "LSTM")
+def _recurrent(node: Node, types: Sequence[TensorType | None], _known: Known) -> Types | None:
+    """The attribute hidden_size may be absent: R has it."""
+    x, w, r = types[:3]
+    if x is None or w is None or r is None or x.rank != 3 or w.rank != 3 or r.rank != 3:
+        return None
+    length, batch, directions, hidden = *x.shape[:2], w.shape[0], r.shape[2]
+    if node.attr("layout"):  # X is [N,T,I]
+        y, state = (length, batch, directions, hidden), (length, directions, hidden)
+    else:
+        y, state = (length, directions, batch, hidden), (directions, batch, hidden)
+    return TensorType(x.dtype, y), *[TensorType(x.dtype, state)] * 2
+
+
+@_correction("Attention")
+def _attention(node: Node, types: Sequence[TensorType | None], _known: Known) -> Types | None:
+    """The present keys and values are left out where there are no past ones: they are then those of the node."""
+    if len(types) > 4 and types[4] is not None:
+        return None
+    heads = node.attr("kv_num_heads") or 1
+    present: list[TensorType | None] = []
+    for t in types[1:3]:
+        if t is None or t.rank not in (3, 4) or (t.rank == 3 and t.shape[2] % heads):
+            return None
+        packed = (t.shape[0], heads, t.shape[1], t.shape[-1] // heads)
+        present.append(TensorType(t.dtype, packed if t.rank == 3 else t.shape))
+    return None, *present
+
+
+@_correction("Resize")
+def _resize(node: Node, types: Sequence[TensorType | None], known: Known) -> TensorType | None:
+    """An empty tensor has no inference."""
+    x = types[0]
+    if x is None or x.size:
+        return None
+    roi, scales, sizes = (known[i] if i in known and known[i].size else None for i in (1, 2, 3))
+    axes = node.attr("axes", tuple(range(x.rank)))
+    given = scales if scales is not None else sizes
+    if given is None or given.size != len(axes) or any(not -x.rank <= a < x.rank for a in axes):
+        return None
+    if roi is not None and roi.size != 2 * len(axes):
+        return None
+    shape = list(x.shape)
+    for a in resized_axes(x.shape, node.attrs, roi, scales, sizes):
+        shape[a.axis] = a.out
+    return TensorType(x.dtype, tuple(shape))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from compiler.ir.graph import Attr, Graph, Node, Origin, Program
@@ -11,6 +11,9 @@ from compiler.ir.types import Tensor, TensorType
 
 DIGITS = 16
 """Hex digits of a digest that the text shows."""
+
+WIDTH = 120
+"""Of a line with a node: a longer one goes on in the next line, indented."""
 
 
 class Typed(Protocol):
@@ -74,36 +77,60 @@ def _elements(t: Tensor) -> str:
     return elements_text(t) if t.type.size <= INLINE_LIMIT else f"sha256:{t.digest[:DIGITS]}"
 
 
-def node_text(node: Node, g: Typed) -> str:
-    """One node as the text shows it, without its nested graphs."""
-    head, attrs, tail = _parts(node, g)
-    return head + (f" {{{attrs}}}" if attrs else "") + tail
-
-
-def _parts(node: Node, g: Typed) -> tuple[str, str, str]:
-    defined = ", ".join(_typed(v, g) if v else ABSENT for v in node.outputs) or "()"
-    head = f"{defined} = {name_text(node.op)}({_operands(node.inputs)})"
-    if node.captures:
-        head += f" capture({_operands(node.captures)})"
-    attrs = ", ".join(f"{name_text(k)}={_attr(v)}" for k, v in node.attrs.items() if not isinstance(v, Graph))
-    return head, attrs, _origin(node.origin)
+def node_text(node: Node, g: Typed, indent: str = "") -> str:
+    """One node as the text shows it, without its nested graphs: one line, or several where it is long."""
+    attrs = _listed("{", _attrs(node), "}") if node.attrs.keys() - node.bodies.keys() else []
+    return _filled([*_head(node, g), attrs, [_origin(node.origin).removeprefix(" ")]], indent)
 
 
 def _node(node: Node, g: Graph, indent: str) -> Iterator[str]:
-    head, attrs, tail = _parts(node, g)
     if not node.bodies:
-        yield f"{indent}{head}{f' {{{attrs}}}' if attrs else ''}{tail}"
+        yield node_text(node, g, indent)
         return
-    yield f"{indent}{head} {{{attrs}"
+    yield _filled([*_head(node, g), _listed("{", _attrs(node), "")], indent)
     for name, body in node.bodies.items():
         first, *rest = _graph(body, indent + "  ")
         yield f"{indent}  {name_text(name)}={first.strip()}"
         yield from rest
-    yield f"{indent}}}{tail}"
+    yield f"{indent}}}{_origin(node.origin)}"
 
 
-def _operands(values: tuple[str, ...]) -> str:
-    return ", ".join(name_text(v) if v else ABSENT for v in values)
+def _head(node: Node, g: Typed) -> list[list[str]]:
+    """Results; operator and operands: each as pieces behind which a line may end."""
+    defined = [_typed(v, g) if v else ABSENT for v in node.outputs] or ["()"]
+    operands = _listed(f"{name_text(node.op)}(", map(_operand, node.inputs), ")")
+    if node.captures:
+        first, *rest = _listed("capture(", map(_operand, node.captures), ")")
+        operands = [*operands[:-1], f"{operands[-1]} {first}", *rest]
+    return [_listed("", defined, " ="), operands]
+
+
+def _attrs(node: Node) -> list[str]:
+    return [f"{name_text(k)}={_attr(v)}" for k, v in node.attrs.items() if not isinstance(v, Graph)]
+
+
+def _listed(opening: str, items: Iterable[str], closing: str) -> list[str]:
+    """A list in pieces: a line may end behind each comma."""
+    first, *rest = [*items] or [""]
+    *but_last, last = [opening + first, *rest]
+    return [*(f"{item}," for item in but_last), last + closing]
+
+
+def _filled(groups: list[list[str]], indent: str) -> str:
+    """Lines of at most WIDTH characters, where the pieces are that short; a group that fits into one stays whole."""
+    lines: list[str] = []
+    for group in groups:
+        whole = " ".join(group)
+        for piece in [whole] if len(indent) + 4 + len(whole) <= WIDTH else group:
+            if lines and len(lines[-1]) + 1 + len(piece) <= WIDTH:
+                lines[-1] += f" {piece}" if piece else ""
+            else:
+                lines.append(f"{indent}{'    ' if lines else ''}{piece.lstrip()}")
+    return "\n".join(lines)
+
+
+def _operand(value: str) -> str:
+    return name_text(value) if value else ABSENT
 
 
 def _attr(value: Attr) -> str:

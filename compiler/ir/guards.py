@@ -1,4 +1,7 @@
-"""Nodes on which onnx's own inference (1.23) crashes the process instead of refusing them: found by fuzzing it."""
+"""Nodes that onnx's own inference (1.23) must not see.
+
+It crashes the process instead of refusing them, as fuzzing it found, or it refuses them without telling what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Callable
 
 from onnx import NodeProto
 from onnx.defs import OpSchema
+
+from compiler.ir.equations import malformed
+from compiler.ir.proto import TRAINING_DOMAIN
 
 
 def crash(node: NodeProto, schema: OpSchema) -> str:
@@ -19,6 +25,8 @@ def crash(node: NodeProto, schema: OpSchema) -> str:
     for a in node.attribute:
         if a.name in ("axis", "batch_dims") and not -(2**31) <= a.i < 2**31:
             return f"attribute {a.name!r} is {a.i}"
+    if node.domain == TRAINING_DOMAIN and node.op_type in _ROLES:
+        return _optimizer(node)
     return _GUARDS[node.op_type](node) if node.op_type in _GUARDS and not node.domain else ""
 
 
@@ -37,4 +45,30 @@ def _gather_nd(node: NodeProto) -> str:
     return "" if batch >= 0 else f"batch_dims {batch} is negative"
 
 
-_GUARDS: dict[str, Callable[[NodeProto], str]] = {"GatherND": _gather_nd, "Split": _split}
+_ROLES = {
+    "Adagrad": ("accumulated squares",),
+    "Adam": ("momentums", "accumulated squares"),
+    "Momentum": ("momentums",),
+}
+"""What else an optimizer computes, for each variable."""
+
+
+def _optimizer(node: NodeProto) -> str:
+    """The operands are R, T, the variables, their gradients, and what it computes besides: all are outputs as well."""
+    roles = _ROLES[node.op_type]
+    count, rest = divmod(len(node.input) - 2, 2 + len(roles))
+    needed = count * (1 + len(roles))
+    if rest or count < 1 or len([v for v in node.output if v]) >= needed:
+        return ""
+    what = ", ".join(f"the new {r}" for r in ("variables", *roles))
+    variables = "one variable" if count == 1 else f"{count} variables"
+    return f"{node.op_type} of {variables} has {needed} outputs ({what}), of which some are left out or have no name"
+
+
+def _einsum(node: NodeProto) -> str:
+    """A malformed term keeps onnx's inference busy for ever."""
+    equation = next((a.s.decode("utf-8", "replace") for a in node.attribute if a.name == "equation"), "")
+    return malformed(equation)
+
+
+_GUARDS: dict[str, Callable[[NodeProto], str]] = {"Einsum": _einsum, "GatherND": _gather_nd, "Split": _split}

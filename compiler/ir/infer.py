@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_inference
 from onnx.checker import ValidationError
 from onnx.defs import OpSchema
 
 from compiler.ir.corrections import CORRECTIONS
-from compiler.ir.graph import Graph, Node
+from compiler.ir.graph import Node
 from compiler.ir.guards import crash
 from compiler.ir.known import KNOWN_LIMIT
 from compiler.ir.proto import OPSETS, attr_to_proto, element_type_name, schema, type_from_proto, type_to_proto
@@ -27,6 +28,7 @@ STATIC_OPERANDS: dict[str, tuple[int, ...]] = {
     "BlackmanWindow": (0,),
     "CenterCropPad": (1,),
     "Col2Im": (1, 2),
+    "Compress": (1,),
     "ConstantOfShape": (0,),
     "CumProd": (1,),
     "CumSum": (1,),
@@ -36,6 +38,8 @@ STATIC_OPERANDS: dict[str, tuple[int, ...]] = {
     "HannWindow": (0,),
     "MaxUnpool": (2,),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "NonMaxSuppression": (0, 1, 2, 3, 4),
+    "NonZero": (0,),
     "OneHot": (1,),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
@@ -48,16 +52,24 @@ STATIC_OPERANDS: dict[str, tuple[int, ...]] = {
     "Squeeze": (1,),
     "Tile": (1,),
     "TopK": (1,),
+    "Unique": (0,),
     "Unsqueeze": (1,),
 }
 """Operands that must be known at compile time, by op and position: they decide shapes, or the axis worked along."""
+
+SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+"""Ops whose shapes depend on the values of data, which may be large."""
 
 _OPSET_IDS = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
 _memo: dict[object, Types] = {}
 
 
 class InferenceError(ValueError):
-    """The node cannot be typed: ONNX's inference refuses it."""
+    """The node cannot be typed: ONNX's inference refuses it. remedy: what to do about it, if that can be told."""
+
+    def __init__(self, what: str, remedy: str = ""):
+        self.remedy = remedy
+        super().__init__(what)
 
 
 class NotStatic(ValueError):
@@ -85,7 +97,8 @@ def infer(node: Node, types: Sequence[TensorType | None], known: KnownInput) -> 
         except _Incomplete:
             static = tuple(range(len(types)))
     wanted = [i for i in static if i < len(types) and types[i] is not None]
-    data = {i: v for i in wanted if (v := known(i)) is not None and v.size <= KNOWN_LIMIT}
+    limited = node.op not in SELECTIONS
+    data = {i: v for i in wanted if (v := known(i)) is not None and not (limited and v.size > KNOWN_LIMIT)}
     missing = tuple(node.inputs[i] for i in wanted if i not in data)
     if missing and node.op in STATIC_OPERANDS:
         raise NotStatic(node, missing)
@@ -93,8 +106,8 @@ def infer(node: Node, types: Sequence[TensorType | None], known: KnownInput) -> 
     try:
         return remembered(node, types, lambda: _run(s, node, types, data), values)
     except _Incomplete:
-        what = f"the shapes of what {node.op} computes depend on values: that is not supported, compute it outside"
-        raise InferenceError(what) from None
+        what = "the shape of its result depends on the values of its operands, which is not supported"
+        raise InferenceError(what, "compute it outside of the model, and feed the result as an input") from None
 
 
 def remembered(
@@ -115,6 +128,9 @@ class _Incomplete(Exception):
 
 
 def _run(s: OpSchema, node: Node, types: Sequence[TensorType | None], data: dict[int, AnyArray]) -> Types:
+    if node.op == "Range":  # onnx's own definitions give it lists of one element, as everybody takes them
+        types = [TensorType(t.dtype) if t is not None and t.size == 1 else t for t in types]
+        data = {i: v.reshape(()) if v.size == 1 else v for i, v in data.items()}
     names = [f"i{i}" if v else "" for i, v in enumerate(node.inputs)]
     outs = [f"o{i}" if v else "" for i, v in enumerate(node.outputs)]
     proto = NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outs)
@@ -135,7 +151,12 @@ def _run(s: OpSchema, node: Node, types: Sequence[TensorType | None], data: dict
             raise InferenceError(f"tensors of element type {element_type_name(elem)} are not supported")
     inferred = tuple(type_from_proto(result[n]) if n in result else None for n in outs)
     if node.op in CORRECTIONS:
-        inferred = (CORRECTIONS[node.op](node, types, data) or inferred[0], *inferred[1:])
+        try:
+            corrected = CORRECTIONS[node.op](node, types, data)
+        except ValueError as e:
+            raise InferenceError(str(e)) from e
+        given = corrected if isinstance(corrected, tuple) else (corrected,)
+        inferred = tuple(t or i if n else None for t, i, n in zip_longest(given[: len(outs)], inferred, outs))
     if any(t is None and n for t, n in zip(inferred, outs, strict=True)):
         raise _Incomplete
     return inferred
@@ -150,17 +171,3 @@ def _short(message: str) -> str:
             break
         text = rest.strip(" :")
     return text
-
-
-def branch_types(node: Node) -> Types:
-    """Output types of an If: those of its branches, which must agree. Raises InferenceError."""
-    branches: list[Graph] = [g for g in (node.attr("then_branch"), node.attr("else_branch")) if isinstance(g, Graph)]
-    if len(branches) != 2:
-        raise InferenceError("If needs then_branch and else_branch")
-    then, other = ([g.types.get(v) for v in g.outputs.values()] for g in branches)
-    if len(then) != len(node.outputs) or len(other) != len(node.outputs):
-        raise InferenceError(f"If has {len(node.outputs)} outputs, its branches {len(then)} and {len(other)}")
-    for i, (a, b) in enumerate(zip(then, other, strict=True)):
-        if a != b:
-            raise InferenceError(f"output {i} is {a} in one branch and {b} in the other")
-    return tuple(t if v else None for t, v in zip(then, node.outputs, strict=True))

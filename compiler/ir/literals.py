@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from compiler.ir.types import FLOATS, AnyArray, Tensor, TensorType, numpy_dtype
+from compiler.ir.types import FLOATS, NARROW_FLOATS, AnyArray, Tensor, TensorType, limits, numpy_dtype
 
 INLINE_LIMIT = 16
 """Elements up to which a constant stands in the text."""
@@ -42,9 +42,14 @@ def string_text(s: str) -> str:
 
 
 def float_text(x: AnyArray | np.generic | float, dtype: str = "f32") -> str:
-    """The shortest decimal that reads back with the same bits; `0x` and the bits if none does (NaN payloads)."""
+    """The shortest decimal that reads back with the same bits; `0x` and the bits if none does (NaN payloads).
+
+    Of types with up to 8 bits and a mantissa the number itself, which is as short.
+    """
     scalar = np.asarray(x, numpy_dtype(dtype))
     value, limit = float(scalar), 17 if dtype == "f64" else 9
+    if dtype in NARROW_FLOATS and dtype != "f8e8m0" and np.isfinite(value):
+        return repr(value)
     for digits in range(1, limit + 1):
         rounded = float(f"{value:.{digits}g}")
         with np.errstate(over="ignore"):
@@ -117,9 +122,12 @@ def _element(value: Nested, dtype: str) -> AnyArray:
     if dtype in FLOATS:
         if isinstance(value, int) and abs(value) > 2**1000:
             raise ValueError(f"{value} is out of the range of {dtype}")
-        with np.errstate(over="ignore"):
-            return np.array([float(value)]).astype(kind)
-    limits = np.iinfo(str(kind))
-    if not isinstance(value, int) or not limits.min <= value <= limits.max:
+        with np.errstate(over="ignore", invalid="ignore"):
+            element: AnyArray = np.array([float(value)]).astype(kind)
+        if np.isnan(element[0]) != np.isnan(value) or (np.isinf(value) and np.isfinite(element[0])):
+            raise ValueError(f"{value} is no element of type {dtype}")
+        return element
+    least, most = limits(dtype)
+    if not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{value} is no element of type {dtype}")
     return np.array([value], kind)

@@ -116,6 +116,15 @@ class _Parser:
         while self.peek.kind == "newline":
             self._at += 1
 
+    def goes_on(self, mark: str) -> bool:
+        """Whether the statement goes on with this mark, here or in a next line; then that is the next token."""
+        n = 0
+        while self.ahead(n).kind == "newline":
+            n += 1
+        found = self.ahead(n).text == mark
+        self._at += n if found else 0
+        return found
+
     def end_of_line(self) -> None:
         if self.peek.kind not in ("newline", "end") and self.peek.text != "}":
             self.fail(f"{self.shown} at the end of a statement", "begin a new line after each statement")
@@ -208,15 +217,17 @@ class _Parser:
         else:
             self.definition(b, names, types)
             while self.accept(","):
+                self.newlines()
                 self.definition(b, names, types)
         self.expect("=", "after the types of a node's results")
+        self.newlines()
         op = self.name("an operator")
         inputs = self.operands(f"after the operator {op}")
         captures: list[str] = []
         if self.peek.text == "capture" and self.accept("capture"):
             captures = self.operands("after capture")
-        attrs = self.attributes() if self.peek.text == "{" else {}
-        origin = self.origin() if self.accept("@") else Origin()
+        attrs = self.attributes() if self.goes_on("{") else {}
+        origin = self.origin() if self.goes_on("@") and self.accept("@") else Origin()
         b.add(op, inputs, attrs, names, captures, origin, types)
 
     def definition(self, b: Builder, names: list[str], types: list[TensorType | None]) -> None:
@@ -237,6 +248,7 @@ class _Parser:
         while not self.accept(")"):
             if values:
                 self.expect(",", "between operands")
+                self.newlines()
             absent = self.peek.kind == "name" and self.peek.text == ABSENT
             name = self.name("an operand")
             values.append("" if absent else name)

@@ -19,6 +19,9 @@ CANONICAL_OPSET = 28
 TRAINING_DOMAIN = "ai.onnx.preview.training"
 INTERNAL_DOMAIN = "onnxc"
 
+OPTIONAL_FIRST = {"Loop": 2}
+"""Op -> operands before its variadic ones that may be absent, but keep their places."""
+
 OPSETS = {"": CANONICAL_OPSET, TRAINING_DOMAIN: 1}
 """Version of each standard domain that the IR speaks."""
 

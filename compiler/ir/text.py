@@ -11,6 +11,7 @@
     }
 
 Names in quotes are JSON strings; `_` is an absent operand; `@` tells where a node comes from; `#` begins a comment.
+A node may go on in the next line: behind its `=`, behind a comma of its lists, before `{` and before `@`.
 A node with nested graphs lists them in its braces, and the outer values they read in `capture(..)`.
 """
 

@@ -205,7 +205,8 @@ def _form(node: Node) -> Iterator[str]:
     for i, (v, formal) in enumerate(zip(node.inputs, s.inputs, strict=False)):
         if not v and formal.option == OpSchema.FormalParameterOption.Single:
             yield f"input {i} ({formal.name}) is required"
-    if s.inputs and s.inputs[-1].option == OpSchema.FormalParameterOption.Variadic and "" in node.inputs:
+    variadic = s.inputs and s.inputs[-1].option == OpSchema.FormalParameterOption.Variadic
+    if variadic and "" in node.inputs[len(s.inputs) - 1 :]:
         yield "an operand is absent"
     yield from _attributes(node.attrs, s)
 

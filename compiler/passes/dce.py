@@ -10,6 +10,7 @@ from compiler.ir.builder import Builder
 from compiler.ir.definitions.optimizers import STEPS
 from compiler.ir.graph import Graph, Node
 from compiler.ir.proto import INTERNAL_DOMAIN, schema
+from compiler.passes.iterations import without_unused
 from compiler.passes.rewrite import with_interface
 
 _FIXED_OUTPUTS = frozenset({"BatchNormalization", *STEPS})
@@ -50,9 +51,15 @@ def _trimmed(node: Node, live: set[str]) -> Node:
     if not node.bodies:
         outputs = tuple(v if v in live or not _optional(node.op, i) else "" for i, v in enumerate(node.outputs))
         return Node(node.op, node.inputs, outputs, node.attrs, node.captures, node.origin)
-    # the outputs of an If are those of its branches; those of a Loop or Scan have more to say
-    wanted = [i for i, v in enumerate(node.outputs) if v in live or node.op != "If"]
-    bodies = {name: dce(with_interface(body, outputs=wanted)) for name, body in node.bodies.items()}
+    if node.op == "If":
+        wanted = [i for i, v in enumerate(node.outputs) if v in live]
+        bodies = {name: dce(with_interface(body, outputs=wanted)) for name, body in node.bodies.items()}
+        node = Node(
+            node.op, node.inputs, tuple(node.outputs[i] for i in wanted), node.attrs, node.captures, node.origin
+        )
+    else:
+        node = without_unused(node, live)
+        bodies = {name: dce(body) for name, body in node.bodies.items()}
     reads = [{v for inner in body.nodes for v in inner.reads} | set(body.results) for body in bodies.values()]
     slots = [
         i
@@ -60,8 +67,8 @@ def _trimmed(node: Node, live: set[str]) -> Node:
         if any(body.captures[i] in read for body, read in zip(bodies.values(), reads, strict=True))
     ]
     bodies = {name: with_interface(body, captures=[body.captures[i] for i in slots]) for name, body in bodies.items()}
-    outputs, captures = tuple(node.outputs[i] for i in wanted), tuple(node.captures[i] for i in slots)
-    return Node(node.op, node.inputs, outputs, {**node.attrs, **bodies}, captures, node.origin)
+    captures = tuple(node.captures[i] for i in slots)
+    return Node(node.op, node.inputs, node.outputs, {**node.attrs, **bodies}, captures, node.origin)
 
 
 @cache

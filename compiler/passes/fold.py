@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from compiler.ir.control import EVALUATIONS, scan_length, trip_count
 from compiler.ir.evaluate import evaluate, is_random
 from compiler.ir.graph import Graph, Node
-from compiler.ir.types import AnyArray, Tensor, TensorType, numpy_dtype
+from compiler.ir.interpret import iterate
+from compiler.ir.types import FLOATS, INTEGERS, NARROW_FLOATS, AnyArray, Tensor, TensorType, dtype_of, limits
+from compiler.passes.iterations import with_fixed_count
 from compiler.passes.rewrite import Rewrite, renamed, reshaped, with_bodies, with_interface
 from compiler.passes.simplify import constant, simplified
 
@@ -15,19 +20,31 @@ FOLD_LIMIT = 64 * 1024
 
 NOT_FOLDED = {
     "AffineGrid": "computes in float32, also for float64",
-    "DequantizeLinear": "8-bit floating-point and packed 4-bit types are outside of the IR",
+    "Attention": "gives capped scores where raw ones are asked for",
+    "DeformConv": "built on the reference's GridSample",
+    "DequantizeLinear": "ignores the zero point of 8-bit floats",
     "Erf": "an approximation in float32, also for float64",
     "Gelu": "built on the reference's Erf",
+    "GRU": "lacks sequence_lens, directions and activations",
+    "GridSample": "coordinates in float32, also for float64",
     "GroupNormalization": "computes in float32, also for float64",
+    "LRN": "takes the size of the batch for the number of channels",
+    "LSTM": "lacks sequence_lens, directions and activations",
     "LinearAttention": "computes in float32, also for float64",
+    "LpNormalization": "wrong for p = 1 and negative numbers",
+    "LpPool": "wrong where windows reach into the padding",
     "NegativeLogLikelihoodLoss": "counts ignored labels in the mean when ignore_index is -1",
-    "QuantizeLinear": "8-bit floating-point and packed 4-bit types are outside of the IR",
+    "QuantizeLinear": "ignores the zero point of 8-bit floats, wraps what is far out of range",
+    "RNN": "lacks sequence_lens, directions and activations",
+    "Resize": "cubic weights in float32, also for float64",
 }
 """Operators whose reference implementation (onnx 1.23) is not the operator's meaning at full precision, and why."""
 
 
 def fold_constants(graph: Graph) -> Graph:
     """Fold constants, operations without effect and If nodes of known condition, also in bodies.
+
+    A Loop whose number of iterations is known gets it as a constant, and no condition.
 
     Shapes stay computed where a Gradient node will evaluate a part of the graph again at other shapes.
     """
@@ -111,11 +128,37 @@ class _Folder:
             values = {v: a for v, a in zip(body.captures, known, strict=True) if a is not None}
             return fold_constants(with_interface(body, constants=values))
 
-        node = with_bodies(node, change)
         kept = [v for v, a in zip(captures, known, strict=True) if a is None]
+        node = Node(node.op, tuple(inputs), node.outputs, with_bodies(node, change).attrs, tuple(kept), node.origin)
+        if node.op == "Loop":
+            node = with_fixed_count(b, node)
+        if not kept and not self.rewrite.points.intersection(node.results):
+            args = [self.constant(v) if v else None for v in node.inputs]
+            if (results := self.iterated(node, args)) is not None:
+                self.rewrite.names.update((old, b.const(tensor, old)) for old, tensor in results.items())
+                return
         types = [self.graph.type(v) if v else None for v in node.outputs]
-        added = b.add(node.op, inputs, node.attrs, node.outputs, kept, node.origin, types)
+        added = b.add(node.op, node.inputs, node.attrs, node.outputs, kept, node.origin, types)
         self.rewrite.names.update((old, new) for old, new in zip(node.outputs, added, strict=False) if old)
+
+    def iterated(self, node: Node, args: Sequence[AnyArray | None]) -> dict[str, Tensor] | None:
+        """The results of a Loop or Scan of constants, if they are found soon; None if they are left to run time."""
+        if node.op not in ("Loop", "Scan") or any(a is None and v for a, v in zip(args, node.inputs, strict=True)):
+            return None
+        body: Graph = node.attrs["body"]
+        b, types = self.rewrite.b, {v: self.graph.type(v) for v in node.results}
+        count = trip_count(node, b.known) if node.op == "Loop" else scan_length(node, b.type)
+        if count is None or count * len(body.nodes) > EVALUATIONS or sum(t.nbytes for t in types.values()) > FOLD_LIMIT:
+            return None
+        if any(n.domain or n.bodies or n.op in NOT_FOLDED or is_random(n) for n in body.nodes):
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                found = iterate(node, args, [])
+        except Exception:  # noqa: BLE001 - the reference raises anything; the kernels will compute the value
+            return None
+        results = {v: Tensor(a) for v, a in zip(node.outputs, found, strict=False) if v}
+        return results if {v: t.type for v, t in results.items()} == types else None
 
 
 def _shape_value(node: Node, t: TensorType) -> AnyArray:
@@ -125,9 +168,18 @@ def _shape_value(node: Node, t: TensorType) -> AnyArray:
 
 
 def _castable(node: Node, args: list[AnyArray | None], types: dict[str, TensorType]) -> bool:
-    """Whether a Cast has one right result: NaN or a number out of range has none as an integer."""
-    target, x = numpy_dtype(types[node.outputs[0]].dtype), args[0] if args else None
-    if node.op not in ("Cast", "CastLike") or x is None or target.kind not in "iu" or x.dtype.kind not in "fV":
+    """Whether the reference gives the one right result of a Cast.
+
+    NaN or a number out of range has none as an integer. To floats of at most 8 bits the reference rounds 64-bit numbers
+    twice, and takes infinity for NaN and subnormal numbers for 0 in f8e8m0.
+    """
+    target, x = types[node.outputs[0]].dtype, args[0] if args else None
+    if node.op not in ("Cast", "CastLike") or x is None:
         return True
-    limits, wide = np.iinfo(str(target)), x.astype(np.float64)
-    return bool(np.all((wide > limits.min - 1) & (wide < limits.max + 1)))
+    source = dtype_of(x)
+    if target in NARROW_FLOATS:
+        return target != "f8e8m0" and source not in ("f64", "i64", "u64")
+    if target not in INTEGERS or source not in FLOATS:
+        return True
+    (least, most), wide = limits(target), x.astype(np.float64)
+    return bool(np.all((wide > least - 1) & (wide < most + 1)))

@@ -4,6 +4,7 @@ A draw is a function of (seed, step, number of the draw): in the step and in inf
 which checkpoints save and export shows; the step graph counts `step` up. In the initialization graph a draw depends on
 the seed alone. A node with an attribute `seed` draws from the stream of that seed instead, which two nodes may share;
 it advances with the steps all the same. The number of a draw is part of the node: a copy of a node draws the same.
+In a Loop or Scan each iteration adds a number of its own to the seed, so that each draws anew.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Literal
 import numpy as np
 
 from compiler.ir.builder import Builder
+from compiler.ir.control import iterated, scan_length
 from compiler.ir.evaluate import RANDOM_OPS
 from compiler.ir.graph import Graph, Node, Origin
 from compiler.ir.proto import default
 from compiler.ir.types import TensorType, dtype_from_onnx, onnx_dtype
+from compiler.passes.iterations import with_iteration_number
 from compiler.passes.rewrite import Rewrite, renamed, with_bodies
 
 Role = Literal["step", "infer", "initialize"]
@@ -30,6 +33,8 @@ SEED, STEP = "onnxc.seed", "onnxc.step"
 """Names of the hidden states, both i64[]."""
 
 _SEEDED = 2**32  # added to the numbers of draws with an own seed: apart from those of an equal seed of the whole step
+_SALT = "onnxc.salt"  # what nested graphs call it
+_MIX = 0x1E3779B97F4A7C15  # odd, and without pattern: products modulo 2**64 are spread over all words
 _F32, _U32 = onnx_dtype("f32"), onnx_dtype("u32")
 
 
@@ -73,11 +78,14 @@ def _all_nodes(graph: Graph) -> Iterator[tuple[Graph, Node]]:
 
 
 class _Lowering:
-    """Lowers the nodes of one graph, drawing numbers for its draws from `numbers`."""
+    """Lowers the nodes of one graph, drawing numbers for its draws from `numbers`.
 
-    def __init__(self, rewrite: Rewrite, seed: str, step: str, numbers: Iterator[int]):
+    salt: a value that differs in each iteration of the loops around; '' outside of loops.
+    """
+
+    def __init__(self, rewrite: Rewrite, seed: str, step: str, numbers: Iterator[int], salt: str = ""):
         self.rewrite, self.b = rewrite, rewrite.b
-        self.seed, self.step, self.numbers = seed, step, numbers
+        self.seed, self.step, self.numbers, self.salt = seed, step, numbers, salt
 
     def run(self) -> None:
         for node in self.rewrite.graph.nodes:
@@ -91,20 +99,27 @@ class _Lowering:
                 self.rewrite.keep(node)
 
     def keep_with_stream(self, node: Node) -> None:
-        """A node whose bodies draw: they capture seed and step as well."""
+        """A node whose bodies draw: they capture seed, step and salt as well. Each iteration has a salt of its own."""
+        old = self.rewrite.graph
+        types = [old.type(v) if v else None for v in node.outputs]
+        made = Node(node.op, tuple(self.rewrite.operands(node)), node.outputs, node.attrs, (), node.origin)
+        number = iterated(node).number if node.op == "Loop" else ""
+        if node.op == "Scan" and self.seed:
+            made, number = with_iteration_number(self.b, made, scan_length(node, old.type))
+        stream = {name: v for name, v in ((SEED, self.seed), (STEP, self.step), (_SALT, self.salt)) if v}
 
         def change(body: Graph) -> Graph:
             inner = Rewrite(body)
-            seed, step = (inner.b.capture(name, TensorType("i64")) if self.seed else "" for name in (SEED, STEP))
-            _Lowering(inner, seed, step, self.numbers).run()
+            own = {name: inner.b.capture(name, TensorType("i64")) for name in stream}
+            salt = own.get(_SALT, "")
+            if number and self.seed:
+                salt = _salted(inner.b, salt, inner.names[number])
+            _Lowering(inner, own.get(SEED, ""), own.get(STEP, ""), self.numbers, salt).run()
             return inner.build()
 
-        changed = with_bodies(node, change)
-        captures = [*renamed(node.captures, self.rewrite.names), *([self.seed, self.step] if self.seed else [])]
-        types = [self.rewrite.graph.type(v) if v else None for v in node.outputs]
-        added = self.b.add(
-            node.op, self.rewrite.operands(node), changed.attrs, node.outputs, captures, node.origin, types
-        )
+        made = with_bodies(made, change)
+        captures = [*renamed(node.captures, self.rewrite.names), *stream.values()]
+        added = self.b.add(node.op, made.inputs, made.attrs, node.outputs, captures, node.origin, types)
         self.rewrite.replace(node, added)
 
     # --- numbers -----------------------------------------------------------------------------------------
@@ -113,6 +128,9 @@ class _Lowering:
         own = node.attr("seed")
         seed, number = (self.seed, next(self.numbers)) if own is None else (self._own_seed(own), _SEEDED + part)
         attrs = {"draw": number} if like else {"draw": number, "shape": tuple(shape)}
+        if self.salt:
+            factor = self.b.const(np.array(_MIX, np.int64))
+            seed = self.b.op("Add", seed, self.b.op("Mul", self.salt, factor, name="salt"), name="seed")
         operands = [seed, self.step, *([like] if like else [])]
         bits, more = self.b.add("onnxc.RandomBits", operands, attrs, ["bits", "more"])
         return bits, more
@@ -166,6 +184,15 @@ class _Lowering:
 
     def cast(self, x: str, dtype: str) -> str:
         return x if self.b.type(x).dtype == dtype else self.b.op("Cast", x, to=onnx_dtype(dtype))
+
+
+def _salted(b: Builder, salt: str, number: str) -> str:
+    """The salt of an iteration: its number, counted from 1, after the salt of the loop around."""
+    number = b.op("Reshape", number, b.ints([])) if b.shape(number) else number
+    own = b.op("Add", number, b.const(np.array(1, np.int64)), name="salt")
+    if not salt:
+        return own
+    return b.op("Add", own, b.op("Mul", salt, b.const(np.array(_MIX, np.int64)), name="salt"), name="salt")
 
 
 def _shaped(node: Node, b: Builder, inputs: list[str]) -> tuple[str, str, tuple[int, ...]]:
@@ -229,9 +256,10 @@ def _dropout(lowering: _Lowering, node: Node, inputs: list[str]) -> list[str]:
     if old.constant(node.input(2)) is None:
         dropped = b.op("And", dropped, mode, name="dropped")
         scale = b.op("Where", mode, scale, one, name="scale")
-    scale = lowering.cast(scale, t.dtype)
+    scale = lowering.cast(scale, t.slope.dtype)  # nothing is multiplied in 8 bits
     factor = b.op("Where", dropped, b.scalar(0, scale), scale, name="factor")
-    return [b.op("Mul", x, factor), b.op("Not", dropped, name="mask") if node.output(1) else ""]
+    y = lowering.cast(b.op("Mul", lowering.cast(x, t.slope.dtype), factor), t.dtype)
+    return [y, b.op("Not", dropped, name="mask") if node.output(1) else ""]
 
 
 _RULES: dict[str, Callable[[_Lowering, Node, list[str]], list[str]]] = {

@@ -15,6 +15,7 @@ from compiler.passes.dce import dce
 from compiler.passes.fold import fold_constants
 from compiler.passes.fuse_optimizer import fuse_optimizer
 from compiler.passes.gradients import expand_gradients
+from compiler.passes.hoist import hoist
 from compiler.passes.lower_random import Role, lower_random
 
 Observer = Callable[[str, Graph], None]
@@ -28,20 +29,25 @@ class Pass(NamedTuple):
     run: Callable[[Graph], Graph]
 
 
-def passes(has_kernel: HasKernel, role: Role = "step", seed: int = 0) -> tuple[Pass, ...]:
+def passes(
+    has_kernel: HasKernel, role: Role = "step", seed: int = 0, straight_through: bool = False
+) -> tuple[Pass, ...]:
     """The pipeline. Nothing else runs, and nothing in another order.
 
     has_kernel: what code generation can compute. role: what the graph is to its program. seed: of the random stream.
+    straight_through: gradients look through roundings.
     """
     return (
         # Conditions, axes and shapes become constants, which the next passes look at.
         Pass("fold_constants", fold_constants),
         # Draws get their numbers before differentiation copies nodes.
         Pass("lower_random", partial(lower_random, role=role, seed=seed)),
-        Pass("expand_gradients", expand_gradients),
+        Pass("expand_gradients", partial(expand_gradients, look_through=straight_through)),
         Pass("expand_bodies", partial(expand_bodies, has_kernel=has_kernel)),
         # Definitions compute shapes and axes with nodes; only now nothing is evaluated again at other shapes.
         Pass("fold_expanded", fold_constants),
+        # The backward pass of a loop has computed some of it outside already: cse merges the two.
+        Pass("hoist", hoist),
         Pass("cse", cse),
         Pass("dce", dce),
         # Last: a step's place depends on who else still reads the old values.
@@ -88,6 +94,7 @@ def run_program(
     has_kernel: HasKernel,
     *,
     seed: int = 0,
+    straight_through: bool = False,
     until: str | None = None,
     observe: Callable[[str, str, Graph], None] | None = None,
 ) -> Program:
@@ -100,7 +107,7 @@ def run_program(
     for role, graph in program.graphs().items():
         watch = partial(observe, role) if observe else None
         try:
-            done[role] = run(graph, passes(has_kernel, cast(Role, role), seed), watch, until=until)
+            done[role] = run(graph, passes(has_kernel, cast(Role, role), seed, straight_through), watch, until=until)
         except UnsupportedError as e:
             problems.update(dict.fromkeys(e.problems))
     if problems:

@@ -1,4 +1,4 @@
-"""Finding optimizer updates that are written out in arithmetic: SGD, momentum, Adagrad, RMSProp, Adam, AdamW."""
+"""Finding optimizer updates that are written out in arithmetic: SGD, momentum, Adagrad, RMSProp, Adam, AdamW, Lion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Finder:
         self.claimed: set[str] = set()
 
     def find(self) -> Iterator[Update]:
-        for match in (self.adaptive, self.momentum, self.plain):
+        for match in (self.adaptive, self.lion, self.momentum, self.plain):
             for new, x in self.states.items():
                 if x not in self.claimed and (update := match(x, new)) is not None:
                     results = [v for v in update.results if v]
@@ -57,7 +57,10 @@ class _Finder:
         if beta is None or gain is None:
             return None
         scalars = {"rate": -rate, "epsilon": over.epsilon, "inside": over.inside, "beta": beta, "gain": gain}
-        gradient, scalars["decay"] = self.gradient(g, x)
+        gradient, scalars["decay"], scalars["scale"] = self.gradient(g, x)
+        scale = scalars["scale"]
+        if scale is not None and scalars["decay"] is None and quotient.tensor == gradient:
+            quotient, scalars["rate"] = Quotient(g, over), -rate / scale  # the step scales the numerator as well
         if quotient.tensor == g:
             if beta == gain == ONE:
                 del scalars["beta"], scalars["gain"]
@@ -74,6 +77,28 @@ class _Finder:
             return None
         results = (new, quotient.tensor, over.tensor)
         return self.update("AdamStep", x, of_x, scalars, (x, gradient, v, h), results)
+
+    def lion(self, x: str, new: str) -> Update | None:
+        """X - rate*sign(alpha*V + gain_v*G), V' = beta*V + gain_g*G: Lion."""
+        form = self.linear(x, lambda v: v == x)(new)
+        of_x = form.pop(x, [])
+        if len(form) != 1 or not isinstance(sign := next(iter(form)), str):
+            return None
+        rate, node = _one(form[sign]), self.graph.producer(sign)
+        if rate is None or node is None or node.op != "Sign":
+            return None
+        look = self.linear(x, lambda v: v in self.graph.states)(node.inputs[0])
+        for v in look:
+            next_v = self.graph.updates.get(v, "") if isinstance(v, str) else ""
+            if len(look) != 2 or not isinstance(v, str) or not self.moment(next_v, x, new):
+                continue
+            g = next(a for a in look if a != v)
+            of_v = self.linear(x, {v, g}.__contains__)(next_v)
+            factors = [_one(look[v]), _one(look[g]), _one(of_v.get(v, [])), _one(of_v.get(g, []))]
+            if isinstance(g, str) and of_v.keys() == {v, g} and None not in factors:
+                scalars = dict(zip(("alpha", "gain_v", "beta", "gain_g"), factors, strict=True))
+                return self.update("LionStep", x, of_x, {"rate": -rate, **scalars}, (x, g, v), (new, next_v))
+        return None
 
     def momentum(self, x: str, new: str) -> Update | None:
         """X - rate*V' - direct*g, V' = alpha*V + beta*g: heavy ball and Nesterov's."""
@@ -131,15 +156,21 @@ class _Finder:
         state = self.states.get(value)
         return state is not None and value != new and state != x and self.graph.type(state) == self.graph.type(x)
 
-    def gradient(self, g: str, x: str) -> tuple[str, Factor | None]:
-        """(G, decay) if g is G + decay*X, else (g, None)."""
+    def gradient(self, g: str, x: str) -> tuple[str, Factor | None, Factor | None]:
+        """(G, decay, scale) if g is scale*G + decay*X, else (g, None, None); None for no decay, a scale of 1."""
         form = self.linear(x, lambda v: False)(g)
-        decay = _one(form.pop(x, []))
-        if decay is not None and len(form) == 1:
+        decayed = form.pop(x, [])
+        if len(form) == 1 and len(decayed) <= 1:
             ((atom, factors),) = form.items()
-            if isinstance(atom, str) and factors == [ONE] and self.graph.type(atom) == self.graph.type(x):
-                return atom, decay
-        return g, None
+            scale = _one(factors)
+            if (
+                isinstance(atom, str)
+                and scale is not None
+                and scale.number
+                and self.graph.type(atom) == self.graph.type(x)
+            ):
+                return atom, _one(decayed), None if scale == ONE else scale
+        return g, None, None
 
     def update(
         self,

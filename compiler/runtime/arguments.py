@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import InputError
-from compiler.runtime.layout import NUMPY
+from compiler.errors import InputError, did_you_mean
+from compiler.runtime.layout import BITS, ML_DTYPES, NUMPY
 from compiler.runtime.memory import Array
 
 
@@ -16,7 +16,8 @@ def as_array(what: str, value: Any, dtype: str) -> Array:
     """`value` as an array of this element type in native byte order, not copied where it is one.
 
     Numbers, and lists of them, take the type if it holds their values: integers must be in its range, a float becomes
-    no integer. Arrays must have the type. bf16 are arrays of ml_dtypes, or their bits as uint16. InputError.
+    no integer. Arrays must have the type. bf16 and types of at most 8 bits are arrays of ml_dtypes, or their bits (of
+    integers: their values) in the type that the runtime gives them in. InputError.
     """
     wanted = np.dtype(NUMPY[dtype])
     if isinstance(value, np.ma.MaskedArray):
@@ -26,18 +27,24 @@ def as_array(what: str, value: Any, dtype: str) -> Array:
     except (TypeError, ValueError, RuntimeError) as e:  # a ragged list; an array of another library that refuses
         raise InputError(f"{what} is no array: {e}") from e
     if array.dtype == wanted:
+        if dtype in BITS and not _in_range(array, dtype):
+            raise InputError(
+                f"{what} is {_shown(array)}, the model takes {ML_DTYPES[dtype]}: beyond its {BITS[dtype]} bits"
+            )
         return array
-    if dtype == "bf16" and array.dtype.name == "bfloat16":
-        return array.view(wanted)
+    if dtype in ML_DTYPES and array.dtype.name == ML_DTYPES[dtype]:
+        return _stored(array, dtype)
     if array.dtype.newbyteorder("=") == wanted:
         return array.astype(wanted)
-    name = "bfloat16" if dtype == "bf16" else wanted.name
+    name = ML_DTYPES.get(dtype, wanted.name)
     if not isinstance(value, (bool, int, float, list, tuple, np.generic)):
-        cast = ".astype(ml_dtypes.bfloat16)" if dtype == "bf16" else f".astype({name!r})"
+        cast = f".astype(ml_dtypes.{name})" if dtype in ML_DTYPES else f".astype({name!r})"
         raise InputError(f"{what} is {array.dtype}, the model takes {name}: convert it, as with {cast}")
     if array.size == 0:  # of an empty list, which says nothing
         return array.astype(wanted)
     converted = held(array, dtype)
+    if converted is None and _coded(dtype):
+        raise InputError(f"{what} must be an array of ml_dtypes.{name}: convert it, as with np.array(..., {name})")
     if converted is None:
         raise InputError(f"{what} is {_shown(array)}: the model takes {name}, which cannot hold that")
     return converted
@@ -46,17 +53,20 @@ def as_array(what: str, value: Any, dtype: str) -> Array:
 def held(array: Array, dtype: str) -> Array | None:
     """The numbers as elements of another type; None if that cannot hold them.
 
-    Integers must be in its range; a float becomes no integer; floats may be rounded, but not to infinity.
+    Integers must be in its range; a float becomes no integer; floats may be rounded, but not to infinity. For floats
+    of at most 8 bits the array must have the type, or be their bits.
     """
     wanted = np.dtype(NUMPY[dtype])
+    if array.dtype.name == ML_DTYPES.get(dtype):
+        return _stored(array, dtype)
+    if _coded(dtype):
+        return array if array.dtype == wanted and (dtype not in BITS or _in_range(array, dtype)) else None
     kind = "f" if dtype == "bf16" else wanted.kind
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[kind]
     if array.dtype.kind not in allowed:
         return None
-    if kind in "iu" and array.dtype.kind != "b" and array.size:
-        limits = np.iinfo(wanted)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            return None
+    if kind in "iu" and array.dtype.kind != "b" and not _in_range(array, dtype):
+        return None
     if kind != "f":
         return array.astype(wanted)
     with np.errstate(over="ignore"):
@@ -64,6 +74,27 @@ def held(array: Array, dtype: str) -> Array | None:
     if not np.array_equal(np.isfinite(converted), np.isfinite(array)):
         return None
     return _bf16_bits(converted) if dtype == "bf16" else converted
+
+
+def _coded(dtype: str) -> bool:
+    """Whether it is a floating-point type of at most 8 bits: a byte of memory is a code."""
+    return dtype[0] == "f" and dtype in ML_DTYPES
+
+
+def _in_range(array: Array, dtype: str) -> bool:
+    """Whether integers are in the range of the bytes (words) of a type."""
+    if not array.size:
+        return True
+    info = np.iinfo(NUMPY[dtype])
+    unused = info.bits - BITS.get(dtype, info.bits)
+    return int(array.min()) >= info.min >> unused and int(array.max()) <= info.max >> unused
+
+
+def _stored(array: Array, dtype: str) -> Array:
+    """An array of ml_dtypes as it lies in memory. ml_dtypes takes any bits beyond those of an element."""
+    view = array.view(NUMPY[dtype])
+    unused = 8 - BITS.get(dtype, 8)
+    return np.asarray((view << unused) >> unused) if unused else view
 
 
 def _bf16_bits(array: Array) -> Array:
@@ -88,7 +119,7 @@ def check_names(
     extra = [n for n in given if n not in wanted]
     if missing or extra:
         parts = [f"missing input {n!r}" for n in missing]
-        parts += [f"unknown input {n!r}{f' ({hints[n]})' if n in hints else ''}" for n in extra]
+        parts += [f"unknown input {n!r}{f' ({hints[n]})' if n in hints else did_you_mean(n, missing)}" for n in extra]
         raise InputError(f"{', '.join(parts)}; the inputs are {', '.join(map(repr, wanted)) or 'none'}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import InputError
-from compiler.runtime.layout import ARENA, CONST, STATE, Layout, Slot
+from compiler.runtime.layout import ARENA, BITS, CONST, STATE, Layout, Slot
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, Step
 
@@ -54,6 +54,7 @@ class Executable:
         self._table_address: int = self._table.ctypes.data
         self._blocks = {ARENA: self._arena, STATE: state, CONST: self._const}
         self._inputs = [(s.name, v, v.dtype, v.shape) for s in layout.inputs for v in [self._view(s)]]
+        self._partial = any(s.dtype in BITS for s in layout.inputs)  # not any byte is an element
         self._outputs = [(s.name, self._view(s)) for s in layout.outputs]
         self._status = ctypes.c_int64.from_address(self._arena.address + layout.status)
         self._alone = Step(address) if pool.threads == 1 else None
@@ -63,7 +64,7 @@ class Executable:
 
     def takes(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these are the inputs: all, no others, as plain arrays of their types and shapes."""
-        if len(feeds) != len(self._inputs):
+        if len(feeds) != len(self._inputs) or self._partial:
             return False
         for name, _, dtype, shape in self._inputs:
             a = feeds.get(name)

@@ -2,7 +2,8 @@
 
 A compiled graph is a native function `step(table, thread, threads)` and this description. Memory is four blocks, each
 64-byte aligned: `arena` (inputs, outputs, intermediate values, the status word, the barrier), `state`, `const`, and
-the table itself: int64 words, each a number or an address in one of the other blocks.
+the table itself: int64 words, each a number or an address in one of the other blocks. A loop moves addresses in the
+table from iteration to iteration; when it ends they are as before.
 """
 
 from __future__ import annotations
@@ -23,11 +24,26 @@ SLACK = 128
 
 ALIGNMENT = 64
 
-# bf16 has no NumPy dtype of its own: its bits
+SEED, STEP = "onnxc.seed", "onnxc.step"
+"""The states that random numbers are drawn from, in models that draw any: the seed, and the number of steps so far."""
+
+# bf16 and the types of at most 8 bits have no NumPy dtype of their own: their bits
 NUMPY = {
     "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "uint16", "i8": "int8", "i16": "int16",
     "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "bool": "bool",
+    "f8e4m3fn": "uint8", "f8e4m3fnuz": "uint8", "f8e5m2": "uint8", "f8e5m2fnuz": "uint8", "f8e8m0": "uint8",
+    "f6e2m3": "uint8", "f6e3m2": "uint8", "f4e2m1": "uint8", "i4": "int8", "u4": "uint8", "i2": "int8", "u2": "uint8",
 }  # fmt: skip
+
+ML_DTYPES = {
+    "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2",
+    "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu", "f6e2m3": "float6_e2m3fn", "f6e3m2": "float6_e3m2fn",
+    "f4e2m1": "float4_e2m1fn", "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
+}  # fmt: skip
+"""What ml_dtypes calls the types that NumPy has not."""
+
+BITS = {"f6e2m3": 6, "f6e3m2": 6, "f4e2m1": 4, "i4": 4, "u4": 4, "i2": 2, "u2": 2}
+"""Bits of the types that do not fill their byte: an integer in their range, or a code with zeros above."""
 
 
 @dataclass(frozen=True)

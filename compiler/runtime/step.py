@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from compiler.errors import InputError, OnnxcError, StateError
+from compiler.errors import InputError, OnnxcError, StateError, did_you_mean
 from compiler.runtime.arguments import as_array, check_names, check_shape
 from compiler.runtime.checkpoint import load_state, save_state
 from compiler.runtime.executable import Code, Executable
 from compiler.runtime.forks import new_lock
-from compiler.runtime.layout import Slot
+from compiler.runtime.layout import SEED, STEP, Slot
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool
-
-SEED, STEP = "onnxc.seed", "onnxc.step"
-"""The states that random numbers are drawn from, in models that draw any: the seed, and the number of steps so far."""
 
 EXECUTABLES = 64
 """How many executables (by shapes, fetched values, ...) are kept ready; others are made again from their code."""
 
+
+KEEPS_VALUES = (
+    "the model has no initialization graph, so its variables keep the values they have: assign others to step.state, "
+    "or make the step again for those of the file"
+)
 
 _NOTHING: tuple[str, ...] = ()
 
@@ -90,7 +93,8 @@ class State(MutableMapping[str, Array]):
     def __setitem__(self, name: str, value: Any) -> None:
         slot = self._slots.get(name)
         if slot is None:
-            raise StateError(f"there is no state {name!r}: there are {', '.join(map(repr, self._slots)) or 'none'}")
+            near = did_you_mean(name, self._slots) or f": there are {', '.join(map(repr, self._slots)) or 'none'}"
+            raise StateError(f"there is no state {name!r}{near}")
         try:
             array = as_array(f"state {name!r}", value, slot.dtype)
             check_shape(f"state {name!r}", array, slot.shape)
@@ -161,7 +165,7 @@ class StepFunction:
         """Run the model's initialization, if it has one, and begin the stream of random numbers anew.
 
         seed: of the random numbers, there and in later steps; by default the one they have. By the standard, a model
-        without initialization keeps its variables.
+        without initialization keeps its variables: a warning says so, unless this is to give a seed for later steps.
         """
         if seed is not None:
             check_seed(seed)
@@ -173,6 +177,8 @@ class StepFunction:
                     self.state[SEED][...] = old[SEED] if seed is None else int(seed)
                 if self._backend.initializes:
                     self._now(self._executable("initialize", {}, ()), {})
+                elif seed is None or not old:  # with a seed, the random numbers of later steps may be what is wanted
+                    warnings.warn(KEEPS_VALUES, stacklevel=2)
             except BaseException:
                 for name, value in old.items():
                     self.state[name][...] = value

@@ -22,6 +22,7 @@ from compiler.runtime.threads import Pool
 from examples import digits, gan
 from tests import validate
 from tests.models import lenet, mlp
+from tests.models.loops import loops
 from tests.models.zoo import ZOO, needs_zoo
 
 MODELS: dict[str, Any] = {
@@ -29,6 +30,7 @@ MODELS: dict[str, Any] = {
     "digits": (digits.build, {"N": 3}),
     "lenet": (lenet, {"N": 1}),
     "gan": (gan.build, {"N": 5}),
+    "loops": (loops, {}),
     "07_resnet8_bn": (lambda: ZOO["07_resnet8_bn"].training("momentum"), {}),
 }
 

@@ -14,6 +14,7 @@ from compiler.errors import CompileError
 from compiler.frontend import load
 from examples import gan
 from tests.frontend.small import linear, make_model
+from tests.models.loops import loops
 
 NESTED = make_model(
     """g (bool c, float[2] x) => (float[2] y)
@@ -45,7 +46,7 @@ OLD = make_model(
     }""",
     opset=8,
 )
-MODELS = {"linear": linear(), "nested": NESTED, "old": OLD, "gan": gan.build()}
+MODELS = {"linear": linear(), "nested": NESTED, "old": OLD, "gan": gan.build(), "loops": loops()}
 
 
 def messages(message: Any) -> Iterator[Any]:

@@ -190,6 +190,81 @@ def test_violations_that_need_shapes_are_told_at_once() -> None:
     assert len(problems(model)) == 3
 
 
+def test_bindings_and_types_are_told_at_once() -> None:
+    """A binding that is wrong is left out, and the rest is looked at."""
+    bad_step, bad_start = {"n": "n_nope", "nope": "n_next", "w": "y"}, {"n": "w0", "w": "nope", "t": "n0"}
+    model = make_model(LINEAR, training_info(STEP, bad_step, INITIALIZATION, bad_start))
+    model.ir_version = 6
+    found = problems(model)
+    assert len(found) == 7
+    for words in (
+        "IR version 6",
+        "'nope' is bound, but is no initializer",
+        "'n' is bound to 'n_nope'",
+        "'w' is bound to 'nope'",
+        "'t' is bound, but is no initializer",
+        "gets the value 'y'",
+        "gets the value 'w0'",
+    ):
+        assert sum(words in f for f in found) == 1, words
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "words"),
+    [
+        (1, [5, 1], "output 'w_next' is declared f32[5,1], but is bound to 'w', f32[3,1]"),
+        (1, [3], "output 'w_next' is declared f32[3]"),
+        (11, [3, 1], "output 'w_next' is declared f64[3,1]"),
+        (11, None, "output 'w_next' is declared f64"),
+        (1, ["K", 1], ""),
+        (1, None, ""),
+        (0, None, ""),
+    ],
+)
+def test_what_is_declared_of_a_bound_output(dtype: int, shape: list[int | str] | None, words: str) -> None:
+    model = linear()
+    model.training_info[0].algorithm.output[1].CopyFrom(helper.make_tensor_value_info("w_next", dtype, shape))
+    start = helper.make_tensor_value_info("w0", dtype, shape)
+    model.training_info[0].initialization.output[0].CopyFrom(start)
+    if not words:
+        assert load(model).program({"N": 4}).step.updates["w"] == "w_next"
+        return
+    found = problems(model)
+    assert len(found) == 2
+    assert words in found[0]
+    assert "training_info[0].update_binding, declare its true type" in found[0]
+    assert "output 'w0' is declared" in found[1]
+    assert "training_info[0].initialization_binding" in found[1]
+
+
+def test_an_algorithm_is_told_what_optimizers_compute() -> None:
+    adam = "y = ai.onnx.preview.training.Adam(r, t, x, g, v, h)"
+    main = f"m (float[2] x, float r, int64 t, float[2] g, float[2] v, float[2] h) => (float[2] y) {{ {adam} }}"
+    (found,) = problems_of_plain(main)
+    assert "Adam of one variable has 3 outputs (the new variables, the new momentums, the new accumulated" in found
+    assert "in node 'y'" in found
+
+
+@pytest.mark.parametrize("shape", ["", "[2]"])
+def test_rates_and_counts_in_lists_of_one_are_scalars(shape: str) -> None:
+    """As pytorch-pfn-extras writes them; with a scalar variable they would not even broadcast."""
+    inputs = ", ".join(f"float{shape} {v}" for v in "xgv")
+    node = "y, w = ai.onnx.preview.training.Adagrad(r, t, x, g, v)"
+    main = (
+        f"m ({inputs}, float[1] r, int64[1] t) => (float{shape} y, float{shape} w, float[1] s) {{ {node} s = Neg(r) }}"
+    )
+    graph = load(make_model(main)).program().step
+    (optimizer,) = [n for n in graph.nodes if n.op_type == "Adagrad"]
+    assert [graph.type(v).shape for v in optimizer.inputs[:2]] == [(), ()]
+    assert graph.type("s").shape == (1,)
+
+
+def problems_of_plain(text: str) -> list[str]:
+    with pytest.raises(CompileError) as e:
+        load(make_model(text)).program()
+    return [str(p) for p in e.value.problems]
+
+
 def test_swapped_bindings_are_recognized() -> None:
     model = make_model(LINEAR, training_info(STEP, {"w_next": "w", "n_next": "n"}))
     found = problems(model)

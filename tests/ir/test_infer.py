@@ -76,8 +76,10 @@ def test_static_operands() -> None:
     assert e.value.operands == ("axes",)
     with pytest.raises(NotStatic):
         b.op("CumSum", x, b.input("axis", TensorType("i64")))
-    with pytest.raises(VerifyError, match="depend on values"):
+    with pytest.raises(NotStatic) as e:
         b.op("NonZero", x)
+    assert e.value.operands == ("x",)
+    assert str(b.type(b.op("NonZero", b.const(np.array([[0, 3], [5, 0]]))))) == "i64[2,2]"
     with pytest.raises(VerifyError, match="not supported"):
         b.op("Cast", x, to=8)
     with pytest.raises(VerifyError, match="INTS"):

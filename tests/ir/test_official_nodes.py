@@ -14,7 +14,7 @@ from compiler.ir.reading import read_nodes
 from compiler.ir.types import Tensor
 from compiler.ir.verify import verify
 
-VALUE_DEPENDENT = frozenset({"Compress", "ImageDecoder", "NonMaxSuppression", "NonZero", "SplitToSequence", "Unique"})
+VALUE_DEPENDENT = frozenset({"ImageDecoder", "NonMaxSuppression", "SplitToSequence"})
 """Ops whose output shapes depend on the values of their data."""
 
 

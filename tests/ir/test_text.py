@@ -14,7 +14,7 @@ from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph, Node, Program
 from compiler.ir.literals import elements_text, float_text
 from compiler.ir.text import dump, node_text, parse, parse_program, tensors_of
-from compiler.ir.types import Tensor, TensorType
+from compiler.ir.types import NARROW, Tensor, TensorType, numpy_dtype, onnx_dtype
 from tests.ir.strategies import graphs, tensors
 
 
@@ -27,7 +27,20 @@ def test_round_trip(g: Graph) -> None:
     assert again == g
     assert list(again.types) == [*g.sources, *(v for n in g.nodes for v in n.results)]
     assert dump(again) == text
-    assert all(f"  {node_text(node, g)}\n" in text for node in g.nodes if not node.bodies)
+    assert all(f"{node_text(node, g, '  ')}\n" in text for node in g.nodes if not node.bodies)
+
+
+def test_long_nodes_take_several_lines() -> None:
+    b = Builder("g")
+    names = [b.input(f"an_input_{i}", TensorType("f32", (8, 16))) for i in range(30)]
+    parts = b.add("Split", [b.op("Sum", *names)], {"axis": 1, "num_outputs": 16}, [f"part_{i}" for i in range(16)])
+    for i, part in enumerate(parts):
+        b.output(f"y{i}", part)
+    text = dump(b.build())
+    assert max(map(len, text.splitlines())) <= 120
+    assert parse(text) == b.build()
+    node = "y: f32[1],{0}z: f32[1] ={0}Split(x,{0}_){0}{{axis=0,{0}num_outputs=2}}{0}@ s"
+    assert parse(G.format(node.format("\n\n  # a comment\n"))) == parse(G.format(node.format(" ")))
 
 
 @settings(max_examples=100)
@@ -53,6 +66,10 @@ def test_constants_keep_their_bits(t: Tensor) -> None:
         (1 / 3, "f64", "0.3333333333333333"),
         (1 / 3, "f32", "0.33333334"),
         (3.140625, "bf16", "3.14"),
+        (-447.0, "f8e4m3fn", "-448.0"),
+        (2.0**-16, "f8e5m2", "1.52587890625e-05"),
+        (-0.0, "f4e2m1", "-0.0"),
+        (2.0**64, "f8e8m0", "2e+19"),
     ],
 )
 def test_floats_are_as_short_as_can_be(value: float, dtype: str, text: str) -> None:
@@ -61,6 +78,26 @@ def test_floats_are_as_short_as_can_be(value: float, dtype: str, text: str) -> N
 
 def test_payloads_of_nan_are_written_as_bits() -> None:
     assert elements_text(Tensor(np.array([0x7FC00001], np.uint32).view(np.float32))) == "[0x7fc00001]"
+
+
+@pytest.mark.parametrize("dtype", sorted(NARROW))
+def test_every_narrow_element_can_be_written(dtype: str) -> None:
+    bits = np.arange(256 if dtype.startswith("f8") else 2 ** int(dtype[1])).astype(np.uint8)
+    b = Builder("g")
+    for i in range(0, bits.size, 16):
+        b.output(
+            f"y{i}", b.op("Cast", b.const(bits[i : i + 16].view(numpy_dtype(dtype)), f"c{i}"), to=onnx_dtype("f32"))
+        )
+    graph = b.build()
+    assert parse(dump(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"), [("8", "i4"), ("-1", "u2"), ("nan", "f4e2m1"), ("inf", "f8e4m3fn"), ("0x100", "f8e5m2")]
+)
+def test_what_a_narrow_type_has_not(element: str, dtype: str) -> None:
+    with pytest.raises(ParseError, match=f"is no element of type {dtype}"):
+        parse(G.format(f"const c: {dtype}[1] = [{element}]"))
 
 
 def test_float_attributes_have_the_precision_of_onnx() -> None:

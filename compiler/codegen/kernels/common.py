@@ -12,6 +12,7 @@ from numba import types
 from compiler.codegen.calls import Site, Temp
 from compiler.codegen.native import ITEMSIZE, Primitive, inline, primitive
 from compiler.errors import Problem, UnsupportedError
+from compiler.ir.builder import where
 from compiler.ir.types import TensorType
 from compiler.ir.windows import Window
 
@@ -31,7 +32,7 @@ def normalized(axis: int, rank: int) -> int:
 
 def place(site: Site) -> str:
     """Where the node stands, for an error."""
-    return str(site.node.origin) or f"the node that makes {site.node.outputs[0]}"
+    return where(site.node)
 
 
 def read_only(memory: Temp) -> Temp:

@@ -52,7 +52,7 @@ def index_checks(site: Site, i: int, extents: Sequence[int]) -> list[Call]:
     if site.constant(i) is not None or not t.size:
         return []
     allowed = " x ".join(f"[-{n}, {n})" for n in dict.fromkeys(extents))
-    message = f"{site.node.op_type}: index out of range {allowed}"
+    message = f"{site.node.op_type}: index out of range {allowed} among the values of {site.node.inputs[i]!r}"
     args = (site.read(i), Words(tuple(extents)), len(extents), Status(message))
     return [Call(make_check(t.dtype), t.size, args, check=True)]
 

@@ -148,7 +148,7 @@ def loss_calls(
     read: tuple[Arg, ...] = (weights or log_prob, int(weights is not None))
     calls = []
     if labels.count:
-        message = f"label out of range [0, {labels.classes})"
+        message = f"label out of range [0, {labels.classes}) among the values of {labels.source.value!r}"
         check = (labels.source, labels.words, Status(message))
         calls = [
             Call(make_check(labels.dtype), labels.count, check, check=True),

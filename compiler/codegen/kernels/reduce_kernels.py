@@ -208,9 +208,10 @@ def make_reduce(op: str, src: str, dst: str, columns: bool, stage: str = "whole"
         each="x" if stage == "last" else r.each,
         join=r.join,
         finish="t" if stage == "first" else r.finish,
-        shift=_SHIFT.format("shift_at[j]" if columns else "ptr_shift(shift, 1)[k]") if shifted else "pass",
-        shifts="shift_at = ptr_shift(shift + SHIFT * (k * columns + column), 1)" if shifted else "pass",
+        shift=_SHIFT.format("shift_at[j]" if columns else "ptr_shift(shift, 1)[k]") if shifted else "",
+        shifts="shift_at = ptr_shift(shift + SHIFT * (k * columns + column), 1)" if shifted else "",
     )
+    text = "".join(line for line in text.splitlines(keepends=True) if line.strip())
     namespace: dict[str, Any] = {
         **constants,
         "START": getattr(np, dtype(wide).numpy)(constants[r.start]),

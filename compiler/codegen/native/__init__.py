@@ -35,8 +35,8 @@ loops whose trip count does not depend on how work is split.
 
 **Math** (`from compiler.codegen.native import math`): exp, log, tanh, erf, sigmoid, softplus, expm1, log1p for float32
 vectorize, for float64 they call libm; isnan, isinf; the rest (sqrt, sin, floor, rint, ...) comes from numpy.
-`convert("i32")(x)` is ONNX's Cast. `int_add`, `int_mul`, `int_shl`, ... keep the operands' type and wrap; Numba's own
-operators on int64 leave overflow undefined.
+`convert("i32")(x)` is ONNX's Cast; floats of at most 8 bits, which load as their codes, have `narrow`. `int_add`,
+`int_mul`, `int_shl`, ... keep the operands' type and wrap; Numba's own operators on int64 leave overflow undefined.
 
 **Micro kernels** (vector.py): `TILE["f32"]` is (mr, nv, vl) of the register tile; `make_micro("f32")` gives
 `micro(a, rsa, csa, b, ldb, k, c, ldc)`; options take offsets of a and b from tables and accumulate.

@@ -14,7 +14,8 @@ class Dtype:
 
     name: as in the IR ("f32"); size in bytes; value: the Numba type of a loaded element; storage: the LLVM type in
     memory; numpy: NumPy's name of the stored type. f16 and bf16 load as f32 and round to nearest even when
-    stored; bool is a byte that loads as (byte != 0) and stores as 0 or 1. Any other type loads as itself.
+    stored; bool is a byte that loads as (byte != 0) and stores as 0 or 1. Any other type loads as itself: integers of
+    less than 8 bits as an integer of 8 bits in their range, floats of at most 8 bits as their code (see `narrow`).
     """
 
     name: str
@@ -44,6 +45,10 @@ DTYPES: dict[str, Dtype] = {
         _integer("u32", 32, types.uint32),
         _integer("u64", 64, types.uint64),
         Dtype("bool", 1, types.boolean, ir.IntType(8), "bool"),
+        *(Dtype(n, 1, types.uint8, ir.IntType(8), "uint8") for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")),
+        *(Dtype(n, 1, types.uint8, ir.IntType(8), "uint8") for n in ("f8e8m0", "f6e2m3", "f6e3m2", "f4e2m1")),
+        *(Dtype(n, 1, types.int8, ir.IntType(8), "int8") for n in ("i4", "i2")),
+        *(Dtype(n, 1, types.uint8, ir.IntType(8), "uint8") for n in ("u4", "u2")),
     )
 }
 ITEMSIZE: dict[str, int] = {name: d.size for name, d in DTYPES.items()}

@@ -2,7 +2,7 @@
 
 The language is that of an emitted step, a small part of Python: `T = i64(table, 0)`; calls of kernels on words, which
 are parameters, numbers, `T[k]`, `i64(word, 0)[k]`, `u8(word, 0)[k]` and sums of words; `if word != 0:` with `else`;
-`pass` and `return`.
+`while word != 0:`; `pass` and `return`.
 """
 
 import ast
@@ -80,6 +80,10 @@ class _Lowering:
                 self.call(self.kernel.function.__globals__.get(name), args, s)
             case ast.If(test=ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=0)])):
                 self.branch(self.word(left), s)
+            case ast.While(
+                test=ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=0)]), orelse=[]
+            ):
+                self.loop(left, s.body)
             case _:
                 raise self.foreign(s)
 
@@ -100,6 +104,15 @@ class _Lowering:
             self.block(body)
             self.lines.append(f"  br label %{end}")
         self.lines.append(f"{end}:")
+
+    def loop(self, left: ast.expr, body: list[ast.stmt]) -> None:
+        self.count += 1
+        test, run, end = (f"{kind}{self.count}" for kind in ("while", "run", "end"))
+        self.lines += [f"  br label %{test}", f"{test}:"]
+        going = self.value(f"icmp ne i64 {self.word(left)}, 0")
+        self.lines += [f"  br i1 {going}, label %{run}, label %{end}", f"{run}:"]
+        self.block(body)
+        self.lines += [f"  br label %{test}", f"{end}:"]
 
     def label(self, kind: str) -> None:
         self.count += 1

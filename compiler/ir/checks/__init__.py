@@ -9,13 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.ir.checks import general, indexing, matrix, movement, numeric, spatial, training
+from compiler.ir.checks import (
+    attention,
+    general,
+    indexing,
+    matrix,
+    movement,
+    numeric,
+    quantized,
+    recurrent,
+    sampling,
+    signal,
+    spatial,
+    training,
+)
 from compiler.ir.checks.base import PRECONDITIONS, NodeFacts
 
 __all__ = ["check_node", "covers"]
 
 # importing a family registers its functions
-_FAMILIES = (general, indexing, matrix, movement, numeric, spatial, training)
+_FAMILIES = (
+    attention,
+    general,
+    indexing,
+    matrix,
+    movement,
+    numeric,
+    quantized,
+    recurrent,
+    sampling,
+    signal,
+    spatial,
+    training,
+)
 
 
 def check_node(f: NodeFacts) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.ir.checks.base import NodeFacts, axes_of, bad_axes, broadcasts_to, precondition, shown, wrong_shape
+from compiler.ir.equations import parse, sizes_of
 from compiler.ir.infer import STATIC_OPERANDS
 from compiler.ir.types import INTEGERS
 
@@ -73,20 +74,12 @@ def _cumulate(f: NodeFacts) -> Iterator[str]:
 
 @precondition("Einsum")
 def _einsum(f: NodeFacts) -> Iterator[str]:
-    """A letter stands for one size; onnx's inference takes the first it meets."""
-    left, _arrow, _right = f.attr("equation").replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(f.ins):
-        yield f"the equation has {len(terms)} terms for {len(f.ins)} operands"
+    """An index stands for one size; onnx's inference takes the first it meets."""
+    shapes = [f.shape(i) for i in range(len(f.ins))]
+    try:
+        equation = parse(f.attr("equation"), [len(s) for s in shapes])
+        sizes = sizes_of(equation, shapes)
+    except ValueError as e:
+        yield str(e)
         return
-    sizes: dict[str, int] = {}
-    for i, term in enumerate(terms):
-        before, dots, after = term.partition("...")
-        shape = f.shape(i)
-        if len(before) + len(after) > len(shape) or (not dots and len(before) != len(shape)):
-            yield f"term {term!r} does not fit the shape {shown(shape)}"
-            continue
-        ends = shape[len(shape) - len(after) :] if after else ()
-        for letter, d in zip(before + after, (*shape[: len(before)], *ends), strict=True):
-            if sizes.setdefault(letter, d) != d:
-                yield f"the index {letter!r} stands for {sizes[letter]} and for {d} elements"
+    yield from wrong_shape(f, [sizes[i] for i in equation.output])

@@ -185,7 +185,7 @@ def _constant_of_shape(f: NodeFacts) -> Iterator[str]:
 
 @precondition("Range")
 def _range(f: NodeFacts) -> Iterator[str]:
-    start, limit, delta = (float(v) if (v := f.known(i)) is not None else 0.0 for i in range(3))
+    start, limit, delta = (float(v.item()) if (v := f.known(i)) is not None else 0.0 for i in range(3))
     if delta == 0 or not all(abs(v) < float("inf") for v in (start, limit, delta)):
         yield f"from {start:g} to {limit:g} in steps of {delta:g} is no finite range"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.ir.checks.base import NodeFacts, axes_of, bad_axes, precondition, shown
+from compiler.ir.types import numpy_dtype
 
 
 @precondition("BatchNormalization")
@@ -66,6 +67,13 @@ def _mean_variance_normalization(f: NodeFacts) -> Iterator[str]:
     yield from bad_axes(f.attr("axes"), len(f.shape(0)))
 
 
+@precondition("BitCast")
+def _bit_cast(f: NodeFacts) -> Iterator[str]:
+    result = f.outs[0]
+    if result is not None and numpy_dtype(result.dtype).itemsize != numpy_dtype(f.type(0).dtype).itemsize:
+        yield f"the bits of {f.type(0).dtype} are not as many as those of {result.dtype}"
+
+
 @precondition("LRN")
 def _lrn(f: NodeFacts) -> Iterator[str]:
     if f.attr("size") < 1 or len(f.shape(0)) < 2:
@@ -75,9 +83,9 @@ def _lrn(f: NodeFacts) -> Iterator[str]:
 @precondition("QuantizeLinear", "DequantizeLinear")
 def _quantize(f: NodeFacts) -> Iterator[str]:
     x, scale, axis, block = f.shape(0), f.shape(1), f.attr("axis"), f.attr("block_size")
-    if f.has(2) and f.shape(2) != scale:
+    if f.has(2) and f.shape(2) != scale and not {f.shape(2), scale} <= {(), (1,)}:
         yield f"the zero point {shown(f.shape(2))} and the scale {shown(scale)} differ in shape"
-    if not scale or (scale == (1,) and not x):
+    if not scale or (scale == (1,) and block == 0):
         return
     if not -len(x) <= axis < len(x):
         yield f"axis {axis} is out of the range of rank {len(x)}"

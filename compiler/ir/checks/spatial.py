@@ -8,7 +8,7 @@ from compiler.ir.checks.base import NodeFacts, precondition, shown, wrong_shape
 from compiler.ir.windows import SAME, Window, transposed_windows, windows
 
 
-def _lists(f: NodeFacts, n: int) -> Iterator[str]:
+def window_lists(f: NodeFacts, n: int) -> Iterator[str]:
     """Lengths and signs of the attributes with an entry for each of n spatial axes."""
     lengths = {"kernel_shape": n, "strides": n, "dilations": n, "pads": 2 * n, "output_padding": n, "output_shape": n}
     for name, length in lengths.items():
@@ -20,7 +20,7 @@ def _lists(f: NodeFacts, n: int) -> Iterator[str]:
             yield f"attribute {name!r} is {shown(values)}, where {length} numbers are expected"
         elif min(values, default=least) < least:
             yield f"attribute {name!r} is {shown(values)}: {min(values)} is too small"
-    auto = f.attr("auto_pad")
+    auto = f.attr("auto_pad") or "NOTSET"  # some ops have none
     if auto != "NOTSET" and any(f.node.attr("pads", ())):
         yield f"pads are given together with auto_pad {auto}: only one of them can count"
     elif auto in SAME and f.node.attr("pads") is not None:
@@ -54,7 +54,7 @@ def _conv(f: NodeFacts) -> Iterator[str]:
         yield f"the input {shown(x)} has no spatial axis"
         return
     kernel, problems = _kernel(f)
-    problems += _lists(f, len(x) - 2)
+    problems += window_lists(f, len(x) - 2)
     if group < 1 or x[1] != w[1] * group or x[1] == 0:
         problems.append(
             f"the weights take {w[1]} channels in each of {group} groups, but the input has {x[1]} channels"
@@ -76,7 +76,7 @@ def _conv_transpose(f: NodeFacts) -> Iterator[str]:
         yield f"the input {shown(x)} has no spatial axis"
         return
     kernel, problems = _kernel(f)
-    problems += _lists(f, len(x) - 2)
+    problems += window_lists(f, len(x) - 2)
     if group < 1 or x[1] != w[0] or x[1] % group or x[1] == 0 or w[1] == 0:
         problems.append(f"the weights take {w[0]} channels in {group} groups, but the input has {x[1]} channels")
     if f.has(2) and f.shape(2) != (w[1] * group,):
@@ -105,7 +105,7 @@ def _pool(f: NodeFacts) -> Iterator[str]:
     if len(x) < 3:
         yield f"the input {shown(x)} has no spatial axis"
         return
-    if problems := list(_lists(f, len(x) - 2)):
+    if problems := list(window_lists(f, len(x) - 2)):
         yield from problems
         return
     axes = windows(f.node, x[2:], f.attr("kernel_shape"))
@@ -141,9 +141,18 @@ def _max_unpool(f: NodeFacts) -> Iterator[str]:
     if len(x) < 3 or f.shape(1) != x:
         yield f"the indices {shown(f.shape(1))} and the input {shown(x)} differ in shape"
         return
-    if problems := list(_lists(f, len(x) - 2)):
+    if problems := list(window_lists(f, len(x) - 2)):
         yield from problems
         return
     asked = f.ints(2)
     if asked is not None and (len(asked) != len(x) or asked[:2] != list(x[:2]) or min(asked) < 0):
         yield f"the output shape {shown(asked)} does not fit the input {shown(x)}"
+        return
+    n, kernel = len(x) - 2, f.attr("kernel_shape")
+    strides, pads = f.node.attr("strides", (1,) * n), f.node.attr("pads", (0,) * (2 * n))
+    inner = [
+        (d - 1) * s - pads[i] - pads[n + i] + kernel[i] for i, (d, s) in enumerate(zip(x[2:], strides, strict=True))
+    ]
+    if min(inner) < 0 or (0 in inner and f.type(0).size):
+        yield f"the input {shown(x)} would be unpooled to the extents {shown(inner)}"
+    yield from wrong_shape(f, asked if asked is not None else [*x[:2], *inner])

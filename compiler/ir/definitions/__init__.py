@@ -1,5 +1,45 @@
 """Definitions of the ops of domain onnxc, by family; importing this package registers them."""
 
-from compiler.ir.definitions import backward, normalization, onnx_optimizers, optimizers, random
+from compiler.ir.definitions import (
+    attention,
+    backward,
+    bit_cast,
+    checked,
+    determinant,
+    einsum,
+    fourier,
+    normalization,
+    onnx_optimizers,
+    optimizers,
+    quantization,
+    random,
+    recurrence,
+    recurrent,
+    regions,
+    resize,
+    sampling,
+    selection,
+    signal,
+)
 
-__all__ = ["backward", "normalization", "onnx_optimizers", "optimizers", "random"]
+__all__ = [
+    "attention",
+    "backward",
+    "bit_cast",
+    "checked",
+    "determinant",
+    "einsum",
+    "fourier",
+    "normalization",
+    "onnx_optimizers",
+    "optimizers",
+    "quantization",
+    "random",
+    "recurrence",
+    "recurrent",
+    "regions",
+    "resize",
+    "sampling",
+    "selection",
+    "signal",
+]

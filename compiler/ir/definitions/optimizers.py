@@ -96,8 +96,9 @@ def _step(name: str, scalars: str, roles: str, results: str) -> Callable[[Elemen
     return register
 
 
-def _decayed(b: Builder, g: str, decay: str, x: str) -> str:
-    """Gradient of the loss with weight decay: G + decay*X."""
+def _decayed(b: Builder, g: str, decay: str, x: str, scale: str = "") -> str:
+    """Gradient of the loss, scaled (clipped by norm), with weight decay: scale*G + decay*X."""
+    g = b.op("Mul", scale, g, name="g") if scale else g
     return b.op("Add", b.op("Mul", decay, x), g, name="g") if decay else g
 
 
@@ -133,34 +134,47 @@ def momentum(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequ
     return [_moved(b, x, shrink, *([b.op("Mul", direct, g)] if direct else []), b.op("Mul", rate, v)), v]
 
 
-@_step("AdagradStep", "rate epsilon? inside? decay? shrink?", "X G H", "X H")
+@_step("AdagradStep", "rate epsilon? inside? decay? shrink? scale?", "X G H", "X H")
 def adagrad(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequence[str]:
-    """H' = H + g*g; X' = X - shrink*X - rate*g / (sqrt(H' + inside) + epsilon), where g = G + decay*X."""
-    (rate, epsilon, inside, decay, shrink), (x, g, h) = scalars, tensors
-    g = _decayed(b, g, decay, x)
+    """H' = H + g*g; X' = X - shrink*X - rate*g / (sqrt(H' + inside) + epsilon), g = scale*G + decay*X."""
+    (rate, epsilon, inside, decay, shrink, scale), (x, g, h) = scalars, tensors
+    g = _decayed(b, g, decay, x, scale)
     h = b.op("Add", h, b.op("Mul", g, g), name="h")
     return [_moved(b, x, shrink, b.op("Div", b.op("Mul", rate, g), _root(b, h, inside, epsilon))), h]
 
 
-@_step("RmsPropStep", "rate epsilon? inside? beta gain decay? shrink?", "X G H", "X H")
+@_step("RmsPropStep", "rate epsilon? inside? beta gain decay? shrink? scale?", "X G H", "X H")
 def rmsprop(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequence[str]:
-    """H' = beta*H + gain*g*g; X' = X - shrink*X - rate*g / (sqrt(H' + inside) + epsilon), where g = G + decay*X."""
-    (rate, epsilon, inside, beta, gain, decay, shrink), (x, g, h) = scalars, tensors
-    g = _decayed(b, g, decay, x)
+    """H' = beta*H + gain*g*g; X' = X - shrink*X - rate*g / (sqrt(H' + inside) + epsilon), g = scale*G + decay*X."""
+    (rate, epsilon, inside, beta, gain, decay, shrink, scale), (x, g, h) = scalars, tensors
+    g = _decayed(b, g, decay, x, scale)
     h = b.op("Add", b.op("Mul", beta, h), b.op("Mul", gain, b.op("Mul", g, g)), name="h")
     return [_moved(b, x, shrink, b.op("Div", b.op("Mul", rate, g), _root(b, h, inside, epsilon))), h]
 
 
-@_step("AdamStep", "rate epsilon? inside? alpha gain_v beta gain_h decay? shrink? keep?", "X G V H", "X V H")
+@_step("AdamStep", "rate epsilon? inside? alpha gain_v beta gain_h decay? shrink? keep? scale?", "X G V H", "X V H")
 def adam(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequence[str]:
-    """V' = alpha*V + gain_v*g; H' = beta*H + gain_h*g*g, where g = G + decay*X.
+    """V' = alpha*V + gain_v*g; H' = beta*H + gain_h*g*g, where g = scale*G + decay*X.
 
     X' = keep * (X - shrink*X - rate*V' / (sqrt(H' + inside) + epsilon)). Correction of the bias is in rate and epsilon:
     rate = R*sqrt(1 - beta^T)/(1 - alpha^T); where epsilon is added to the corrected root, epsilon*sqrt(1 - beta^T).
     """
-    (rate, epsilon, inside, alpha, gain_v, beta, gain_h, decay, shrink, keep), (x, g, v, h) = scalars, tensors
-    g = _decayed(b, g, decay, x)
+    (rate, epsilon, inside, alpha, gain_v, beta, gain_h, decay, shrink, keep, scale), (x, g, v, h) = scalars, tensors
+    g = _decayed(b, g, decay, x, scale)
     v = b.op("Add", b.op("Mul", alpha, v), b.op("Mul", gain_v, g), name="v")
     h = b.op("Add", b.op("Mul", beta, h), b.op("Mul", gain_h, b.op("Mul", g, g)), name="h")
     x = _moved(b, x, shrink, b.op("Div", b.op("Mul", rate, v), _root(b, h, inside, epsilon)))
     return [b.op("Mul", keep, x, name="x") if keep else x, v, h]
+
+
+@_step("LionStep", "rate alpha gain_v beta gain_g shrink?", "X G V", "X V")
+def lion(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequence[str]:
+    """X' = X - shrink*X - rate*sign(alpha*V + gain_v*G); V' = beta*V + gain_g*G.
+
+    Chen et al., Symbolic Discovery of Optimization Algorithms (2023), algorithm 2, where gain_v = 1 - alpha and
+    gain_g = 1 - beta.
+    """
+    (rate, alpha, gain_v, beta, gain_g, shrink), (x, g, v) = scalars, tensors
+    look = b.op("Add", b.op("Mul", alpha, v), b.op("Mul", gain_v, g), name="look")
+    v = b.op("Add", b.op("Mul", beta, v), b.op("Mul", gain_g, g), name="v")
+    return [_moved(b, x, shrink, b.op("Mul", rate, b.op("Sign", look))), v]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.errors import Problem, UnsupportedError, VerifyError
@@ -12,7 +12,7 @@ from compiler.ir.graph import Node, Origin
 from compiler.ir.infer import NotStatic
 from compiler.ir.proto import schema
 from compiler.passes.gradients.nature import INERT_INPUTS, ZERO
-from compiler.passes.gradients.rule import RULES, Call, NoRule
+from compiler.passes.gradients.rule import RULES, Call, NoRule, operands
 from compiler.passes.gradients.value import Value
 
 
@@ -50,14 +50,22 @@ class Differentiator:
         self._names: set[str] = set()
 
     def gradients(self, y: str, xs: Sequence[str], cut: frozenset[str]) -> dict[str, str]:
-        """Gradients of the sum of y with respect to those of `xs` that y depends on; x -> value.
+        """Gradients of the sum of y with respect to those of `xs` that y depends on; x -> value of its type's slope.
 
         Nothing is differentiated beyond the values in `cut`, of which `xs` are some.
         """
-        path = self._path(y, xs, cut)
+        return self.pullback([(y, lambda: self.b.full(1, self.b.type(y).slope))], xs, cut)
+
+    def pullback(
+        self, seeds: Sequence[tuple[str, Callable[[], str]]], xs: Sequence[str], cut: frozenset[str]
+    ) -> dict[str, str]:
+        """What `gradients` gives, for several y, each with a function that gives the gradient that arrives at it."""
+        path = self._path([y for y, _ in seeds], xs, cut)
         adjoints: dict[str, Value] = {}
-        if path.resolve(y) in path.active:
-            adjoints[path.resolve(y)] = Value(self.b, self.b.full(1, self.b.type(y)))
+        for y, seed in seeds:
+            if (at := path.resolve(y)) in path.active:
+                arriving = Value(self.b, seed())
+                adjoints[at] = adjoints[at] + arriving if at in adjoints else arriving
         origin = self.b.origin
         for node in reversed(path.nodes):
             arrived = [adjoints.get(v) if v not in cut else None for v in node.outputs]
@@ -68,7 +76,7 @@ class Differentiator:
                     self._label(dy.name, v)
             self.b.origin = Origin(node.origin.node, f"gradient of {node.op_type}")
             for i, contribution in self._apply(node, arrived, path.wanted(node), path):
-                x = path.resolve(node.inputs[i])
+                x = path.resolve(operands(node)[i])
                 fitted = contribution.fit(self.b.shape(x))
                 adjoints[x] = adjoints[x] + fitted if x in adjoints else fitted
         self.b.origin = origin
@@ -80,29 +88,40 @@ class Differentiator:
         entry = RULES.get(node.op)
         if entry is None:
             self._refuse(node, "has no gradient rule", path)
-            return ()
+            return self._unknown(node, wanted)
         call = Call(self.b, node, arrived, wanted, self.points)
         try:
             entry.rule(call)
         except NoRule as e:
-            self._refuse(node, f"has no gradient rule for this case: {e}", path)
+            if e.problems:
+                self.problems.extend(p for p in e.problems if p not in self.problems)
+            else:
+                self._refuse(node, f"has no gradient rule for this case: {e}", path, e.remedy)
+            return self._unknown(node, wanted)
+        if call.widened is not None:
+            results = {v: new for v, new in zip(node.outputs, call.widened.outputs, strict=False) if v}
+            self._replaced(node, Replacement((call.widened,), results, results))
         return call.given
 
-    def _path(self, y: str, xs: Sequence[str], cut: frozenset[str]) -> Path:
-        """The nodes through which y depends on xs, in program order, replaced where that is needed."""
+    def _unknown(self, node: Node, wanted: frozenset[int]) -> list[tuple[int, Value]]:
+        """Something in place of gradients that cannot be had, so that the problems of the nodes before are told too."""
+        return [(i, Value(self.b, self.b.full(0, self.b.type(operands(node)[i]).slope))) for i in sorted(wanted)]
+
+    def _path(self, ys: Sequence[str], xs: Sequence[str], cut: frozenset[str]) -> Path:
+        """The nodes through which ys depend on xs, in program order, replaced where that is needed."""
         path = Path(self, xs, cut)
-        for node in self.ancestors(y, cut):
+        for node in self.ancestors(ys, cut):
             path.visit(node)
         return path
 
-    def ancestors(self, y: str, cut: frozenset[str]) -> list[Node]:
-        """Nodes that y depends on through floating-point values, in program order."""
+    def ancestors(self, ys: Iterable[str], cut: frozenset[str]) -> list[Node]:
+        """Nodes that ys depend on through floating-point values, in program order."""
         for node in self.b.nodes[self._positioned :]:
             self._position.update((v, self._positioned) for v in node.results)
             self._positioned += 1
         found: dict[int, Node] = {}
         seen = set(cut)
-        pending = [y]
+        pending = [*ys]
         while pending:
             v = pending.pop()
             if v in seen:
@@ -126,16 +145,20 @@ class Differentiator:
             if results is None:
                 return None
             differentiable = {v: r for v, r in results.items() if not _undifferentiable(node, v)}
-            nodes = tuple(self.b.nodes[start:])
-            self.replacements[key] = Replacement(nodes, results, differentiable)
-            new = {v for n in nodes for v in n.results}
-            for old, value in results.items():  # what takes the place of a value takes its name
-                if value in new:
-                    self.labels.setdefault(value, self.labels.get(old, old))
+            self._replaced(node, Replacement(tuple(self.b.nodes[start:]), results, differentiable))
         return self.replacements[key]
+
+    def _replaced(self, node: Node, replacement: Replacement) -> None:
+        self.replacements[node.results[0]] = replacement
+        new = {v for n in replacement.nodes for v in n.results}
+        for old, value in replacement.results.items():  # what takes the place of a value takes its name
+            if value in new:
+                self.labels.setdefault(value, self.labels.get(old, old))
 
     def _replace(self, node: Node, wanted: frozenset[int]) -> dict[str, str] | None:
         entry = RULES.get(node.op)
+        if entry is not None and (form := entry.form(self.b, node)) is not None:
+            return {v: r for v, r in zip(node.outputs, form, strict=False) if v}
         if entry is not None and not entry.by_body & wanted:
             lacking = [i for i in entry.saves(self.b, node) if not node.output(i)]
             if not lacking:
@@ -177,14 +200,12 @@ class Differentiator:
         """Whether the last `gradients` computes a value: it has no other name yet."""
         return self.b.producer(value) is not None and value not in self._position
 
-    def _refuse(self, node: Node, why: str, path: Path) -> None:
+    def _refuse(self, node: Node, why: str, path: Path, remedy: str = "") -> None:
         if node.results[0] in self._refused:
             return
         self._refused.add(node.results[0])
         xs = ", ".join(repr(x) for x in path.reaching(node))
-        remedy = "leave such x out of Gradient, or list a tensor behind this node in its zs"
-        if node.bodies:
-            remedy = "make its condition a constant, or compute both branches and choose with Where"
+        remedy = remedy or "leave such x out of Gradient, or list a tensor behind this node in its zs"
         self.problems.append(
             Problem(f"the gradient with respect to {xs} needs {node.op}, which {why}", where(node), remedy)
         )
@@ -215,8 +236,7 @@ class Path:
                 continue  # it came in place of another node already
             self._visited.add(node.results[0])
             wanted = self.wanted(node)
-            captured = any(self.resolve(v) in self.active for v in node.captures)
-            if node.op in ZERO or not (wanted or captured):
+            if node.op in ZERO or not wanted:
                 continue
             replacement = self.owner.replacement(node, wanted)
             if replacement is not None:
@@ -227,10 +247,10 @@ class Path:
             self.active.update(v for v in node.results if self.owner.b.type(v).is_float and v not in self.cut)
 
     def wanted(self, node: Node) -> frozenset[int]:
-        """The inputs of a node through which it depends on xs."""
+        """The operands of a node through which it depends on xs."""
         inert = INERT_INPUTS.get(node.op, ())
-        inputs = enumerate(node.inputs)
-        return frozenset(i for i, v in inputs if v and i not in inert and self.resolve(v) in self.active)
+        given = enumerate(operands(node))
+        return frozenset(i for i, v in given if v and i not in inert and self.resolve(v) in self.active)
 
     def reaching(self, node: Node) -> list[str]:
         """Those of xs that a node depends on."""

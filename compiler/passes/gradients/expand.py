@@ -11,25 +11,28 @@ from compiler.ir.checks import check_node
 from compiler.ir.checks.base import NodeFacts
 from compiler.ir.graph import Graph, Node
 from compiler.ir.infer import NotStatic
+from compiler.ir.types import onnx_dtype
 from compiler.passes.gradients.backward import Differentiator
 from compiler.passes.gradients.substitute import substituted
 from compiler.passes.rewrite import gradient_points, with_bodies
+from compiler.passes.straight_through import straight_through
 
 Names = MutableMapping[str, str]
 """Value of the old graph -> value of the new one."""
 
 
-def expand_gradients(graph: Graph) -> Graph:
+def expand_gradients(graph: Graph, look_through: bool = False) -> Graph:
     """Replace all Gradient nodes, also those in nested bodies, by explicit backward operators.
 
     A Gradient `y, xs.., zs.., at.. -> d(sum y)/dx..` is taken at the point `at`: where that is the named tensors, the
     forward computation is reused; else a copy of what lies between them and y is evaluated there. Values that y
     depends on and that are not named count as constants. Unreached xs get zeros. Gradients of gradients work, as do
-    absent outputs. UnsupportedError lists every node that stands in the way.
+    absent outputs. UnsupportedError lists every node that stands in the way. look_through: gradients pass Round, and
+    quantization that is undone at once, as if nothing were rounded.
     """
     if not _has_gradient(graph):
         return graph
-    return _Expansion(graph).run()
+    return _Expansion(straight_through(graph) if look_through else graph).run()
 
 
 def _has_gradient(graph: Graph) -> bool:
@@ -106,7 +109,10 @@ class _Expansion:
             cut = frozenset(point[v] for v in named)
             gradients = self.differentiator.gradients(point[y], [point[v] for v, _ in wanted], cut)
         for v, out in wanted:
-            value = gradients.get(point[v]) or self.b.full(0, self.b.type(point[v]))
+            t = self.b.type(point[v])
+            value = gradients.get(point[v]) or self.b.full(0, t)
+            if self.b.type(value) != t:
+                value = self.b.op("Cast", value, to=onnx_dtype(t.dtype))
             names[out] = self.differentiator.call(value, out)
 
     def _evaluate(self, node: Node, y: str, named: Sequence[str], point: ChainMap[str, str]) -> bool:
@@ -150,13 +156,13 @@ class _Expansion:
         """Whether the derivatives exist and can be found in this graph; else the reasons are in `problems`."""
         before = len(self.problems)
         for v, _ in wanted:
-            if not self.graph.type(v).is_float:
+            if not self.graph.type(v).is_float or self.graph.type(v).dtype == "f8e8m0":  # which has no 0
                 what = f"Gradient with respect to {v!r}, which is {self.graph.type(v)}"
                 self.problems.append(Problem(what, where(node), "list it in zs, or leave its output out"))
         outside = {self.names[v] for v in self.graph.captures}
         cut = frozenset(point[v] for v in node.inputs[1 : 1 + node.attr("xs", 0) + node.attr("zs", 0)])
         if outside.intersection(point[v] for v, _ in wanted):
-            reached = {r for n in self.differentiator.ancestors(point[node.inputs[0]], cut) for r in n.reads}
+            reached = {r for n in self.differentiator.ancestors([point[node.inputs[0]]], cut) for r in n.reads}
             if hidden := sorted((reached | {point[node.inputs[0]]}) & outside - cut):
                 what = f"Gradient in a nested graph, where {hidden[0]!r} may depend on xs outside of it"
                 self.problems.append(Problem(what, where(node), f"move it out, or list {hidden[0]!r} in zs"))

@@ -26,7 +26,7 @@ NO_FLOATS = frozenset(
         *("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "ImageDecoder", "Multinomial"),
         *("NonMaxSuppression", "NonZero", "Shape", "Size"),
         *("BlackmanWindow", "HammingWindow", "HannWindow", "Constant", "ConstantOfShape"),
-        *("RandomNormal", "RandomUniform", "onnxc.RandomBits"),
+        *("RandomNormal", "RandomUniform", "onnxc.RandomBits", "onnxc.RegionArgMax"),
     }
 )
 """Ops that give integers, booleans or bits, or that read no floating-point values."""

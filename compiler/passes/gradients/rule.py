@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from compiler.errors import Problem
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Attr, Node
 from compiler.ir.proto import default
@@ -14,7 +15,16 @@ from compiler.passes.gradients.value import Value
 
 
 class NoRule(Exception):
-    """A rule that cannot handle this node; the argument says why."""
+    """A rule that cannot handle this node; the argument says why. problems: those of nodes inside of it, if any."""
+
+    def __init__(self, why: str, remedy: str = "", problems: Sequence[Problem] = ()):
+        super().__init__(why)
+        self.remedy, self.problems = remedy, problems
+
+
+def operands(node: Node) -> tuple[str, ...]:
+    """All that a node can have gradients of, by position: its inputs, then its captures."""
+    return (*node.inputs, *node.captures)
 
 
 @dataclass
@@ -23,7 +33,8 @@ class Call:
 
     A rule calls `give(i, ...)` for each input; what nobody wants is not computed. The driver sums over axes along
     which the input was broadcast (and broadcasts a gradient that is smaller than its input). points: the values that
-    Gradient nodes of the graph name.
+    Gradient nodes of the graph name. Captures count as inputs that follow the others (see `operands`). widened: a node
+    that computes what this one does and more, which the rule has added and reads; it takes this one's place.
     """
 
     b: Builder
@@ -32,6 +43,7 @@ class Call:
     wanted: frozenset[int]
     points: frozenset[str] = frozenset()
     given: list[tuple[int, Value]] = field(default_factory=list)
+    widened: Node | None = None
 
     @property
     def dy(self) -> Value:
@@ -108,39 +120,46 @@ class Call:
         given = {k: v for k, v in attrs.items() if v is not None}
         return [Value(self.b, v) for v in self.b.add(op, [v.name for v in inputs], given, outputs)]
 
-    def refuse(self, why: str) -> NoReturn:
+    def refuse(self, why: str, remedy: str = "") -> NoReturn:
         """Say that there is no rule for this node as it is."""
-        raise NoRule(why)
+        raise NoRule(why, remedy)
 
 
 Rule = Callable[[Call], None]
 
 Saves = Callable[[Builder, Node], Sequence[int]]
 
+Form = Callable[[Builder, Node], Sequence[str] | None]
+"""Adds nodes that compute what a node does in a form that the rule can handle: their results; None if it is in it."""
+
 
 @dataclass(frozen=True)
 class Entry:
-    """A rule; the forward outputs it reads; and which wanted inputs it leaves to the op's body."""
+    """A rule; the forward outputs it reads; which wanted inputs it leaves to the op's body; the form it needs."""
 
     rule: Rule
     saves: Saves
     by_body: frozenset[int]
+    form: Form
 
 
 RULES: dict[str, Entry] = {}
 """op -> its gradient rule."""
 
 
-def gradient(*ops: str, saves: Saves | Sequence[int] = (), by_body: Sequence[int] = ()) -> Callable[[Rule], Rule]:
+def gradient(
+    *ops: str, saves: Saves | Sequence[int] = (), by_body: Sequence[int] = (), form: Form = lambda b, node: None
+) -> Callable[[Rule], Rule]:
     """Register a rule for some ops.
 
     saves: the outputs, optional in ONNX, that the rule reads (or a function of the node that tells); the driver adds
     those that the forward node lacks. by_body: inputs that the rule does not handle: if one of them is wanted, the
-    node is replaced by its body, and that is differentiated.
+    node is replaced by its body, and that is differentiated. form: gives nodes in place of one that the rule cannot
+    handle as it is.
     """
 
     def register(rule: Rule) -> Rule:
-        entry = Entry(rule, saves if callable(saves) else lambda b, node: saves, frozenset(by_body))
+        entry = Entry(rule, saves if callable(saves) else lambda b, node: saves, frozenset(by_body), form)
         RULES.update((op, entry) for op in ops)
         return rule
 

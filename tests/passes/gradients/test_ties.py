@@ -29,6 +29,10 @@ def gradients(op: str, inputs: list[Any], **attrs: Any) -> list[np.ndarray]:
 
 ALPHA, GAMMA = 1.6732632423543772, 1.0507009873554805
 
+IMAGE = [[[[1, 2, 4], [3, 7, 5], [6, 8, 9]]]]
+READ = [[[[1, 0, 0], [0, 1, 0], [0, 0, 1]]]]
+CENTRE = [[[[0, 0, 0], [0, 1, 0], [0, 0, 0]]]]
+
 CASES: dict[str, tuple[str, list[Any], dict[str, Any], list[Any]]] = {
     "Relu": ("Relu", [[-1, 0, 1]], {}, [[0, 0, 1]]),
     "LeakyRelu": ("LeakyRelu", [[-1, 0, 1]], {"alpha": 0.25}, [[0.25, 0.25, 1]]),
@@ -78,6 +82,35 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any], list[Any]]] = {
         [[[[[1, 2, 2], [2, 2, 2], [0, 0, 0]]]]],
         {"kernel_shape": (2, 2)},
         [[[[[0, 2, 0], [1, 1, 0], [0, 0, 0]]]]],
+    ),
+    "LpPool": ("LpPool", [[[[0, 0, 3, -4]]]], {"kernel_shape": (2,), "strides": (2,)}, [[[[0, 0, 0.6, -0.8]]]]),
+    "LpPool, p = 3": (
+        "LpPool",
+        [[[[0, 0, 0, -4]]]],
+        {"kernel_shape": (2,), "strides": (2,), "p": 3},
+        [[[[0, 0, 0, -1]]]],
+    ),
+    "GlobalLpPool": ("GlobalLpPool", [[[[0, 0]]]], {}, [[[[0, 0]]]]),
+    "LpNormalization": ("LpNormalization", [[[0, 0], [0, 2]]], {"p": 1}, [[[0, 0], [0.5, 0]]]),
+    **{
+        f"GridSample, {padding}": (
+            "GridSample",
+            [IMAGE, [[[[-1, -1], [1, 1], [0, 0]]]]],
+            {"padding_mode": padding, "align_corners": 1},
+            [READ, [[[slopes[0], slopes[1], [-2, 1]]]]],
+        )
+        for padding, slopes in {
+            "zeros": ([1, 2], [-9, -9]),
+            "border": ([0, 0], [0, 0]),
+            "reflection": ([0, 0], [0, 0]),
+        }.items()
+    },
+    "GridSample, nearest": ("GridSample", [IMAGE, [[[[0.1, 0.3]]]]], {"mode": "nearest"}, [CENTRE, [[[[0, 0]]]]]),
+    "MaxRoiPool": (
+        "MaxRoiPool",
+        [[[[[2, 2], [1, 2]]]], [[0, 0, 0, 1, 1]]],
+        {"pooled_shape": (1, 1)},
+        [[[[[1, 0], [0, 0]]]], [[0, 0, 0, 0, 0]]],
     ),
     "GlobalMaxPool": ("GlobalMaxPool", [[[[[1, 3], [3, 3]]]]], {}, [[[[[0, 1], [0, 0]]]]]),
 }

@@ -1,6 +1,8 @@
 """Gradient rules by operator family; importing them fills `RULES`."""
 
 from compiler.passes.gradients.rules import (
+    algebra,
+    control,
     convolution,
     elementwise,
     indexing,
@@ -14,6 +16,8 @@ from compiler.passes.gradients.rules import (
 )
 
 __all__ = [
+    "algebra",
+    "control",
     "convolution",
     "elementwise",
     "indexing",

@@ -80,18 +80,24 @@ def _gathered(r: Call, values: Value) -> Value:
 
 
 def _product(r: Call, data: Value, updates: Value) -> None:
-    """A factor gets dy y / factor; where exactly one is 0, that one gets dy times the product of the others."""
+    """A factor gets dy times the product of the others, computed from that of the factors that are not 0.
+
+    Where some are, the others' product is that one times the sum of those that are 0 (but for the factor itself, if it
+    is one of two): a 0, or a number that follows it, so that the second derivatives are right as well.
+    """
     zero, zeros = data.equals(0.0), updates.equals(0.0)
     count = _scattered(r, zero.cast(data.dtype), zeros.cast(data.dtype), "add")
+    rest = _scattered(r, zero.where(data, 0.0), zeros.where(updates, 0.0), "add")
     factor, factors = zero.where(1.0, data), zeros.where(1.0, updates)
     dy = r.dy * _scattered(r, factor, factors, "mul")
 
-    def share(is_zero: Value, count: Value, dy: Value, factor: Value) -> Value:
-        alone = (is_zero & count.equals(1.0)).where(dy, 0.0)
-        return count.equals(0.0).where(dy / factor, alone)
+    def share(x: Value, is_zero: Value, count: Value, rest: Value, dy: Value, factor: Value) -> Value:
+        of_zero = count.equals(1.0).where(dy, count.equals(2.0).where(dy * (rest - x), 0.0))
+        of_other = count.equals(0.0).where(dy, count.equals(1.0).where(dy * rest, 0.0)) / factor
+        return is_zero.where(of_zero, of_other)
 
-    r.give(0, lambda: share(zero, count, dy, factor))
-    r.give(2, lambda: share(zeros, _gathered(r, count), _gathered(r, dy), factors))
+    r.give(0, lambda: share(data, zero, count, rest, dy, factor))
+    r.give(2, lambda: share(updates, zeros, _gathered(r, count), _gathered(r, rest), _gathered(r, dy), factors))
 
 
 @gradient("OneHot")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from compiler.passes.gradients.rule import Call, gradient
 from compiler.passes.gradients.value import Value
 
@@ -45,14 +47,18 @@ def reduce_extremum(r: Call) -> None:
 
 @gradient("ReduceProd")
 def reduce_prod(r: Call) -> None:
-    """A factor gets dy y / x; where exactly one factor is 0, that one gets dy times the product of the others."""
-    axes, x, dy = axes_of(r), r.x(), kept(r, r.dy, axes_of(r))
-    zero = x.equals(0.0)
-    nonzero = zero.where(1.0, x)
-    zeros = zero.cast(x.dtype).sum(axes, keepdims=True)
-    product = nonzero.op("ReduceProd", x.ints(axes), keepdims=1) if axes else nonzero
-    alone = (zero & zeros.equals(1.0)).where(dy * product, 0.0)
-    r.give(0, zeros.equals(0.0).where(dy * product / nonzero, alone))
+    """The product of the factors before x and of those behind it: nothing is divided by x, which may be 0."""
+    axes, x = axes_of(r), r.x()
+    if not axes:
+        r.give(0, r.dy)
+        return
+    perm = [*(a for a in range(x.rank) if a not in axes), *axes]
+    moved = x.transpose(perm)
+    line = moved.reshape([*moved.shape[: x.rank - len(axes)], prod(x.shape[a] for a in axes)])
+    last = r.const(np.array(line.rank - 1, np.int64))
+    others = line.op("CumProd", last, exclusive=1) * line.op("CumProd", last, exclusive=1, reverse=1)
+    back = [int(a) for a in np.argsort(perm)]
+    r.give(0, kept(r, r.dy, axes) * others.reshape(moved.shape).transpose(back))
 
 
 @gradient("ReduceL1")

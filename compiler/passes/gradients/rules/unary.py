@@ -68,8 +68,8 @@ def identity(r: Call) -> None:
 
 @gradient("Cast", "CastLike")
 def cast(r: Call) -> None:
-    """Between floating-point types."""
-    r.give(0, r.dy.cast(r.x().dtype))
+    """Between floating-point types, whose rounding it looks through."""
+    r.give(0, r.dy.cast(r.x().type.slope.dtype))
 
 
 @gradient("Relu")

@@ -1,4 +1,4 @@
-"""onnxc as an `onnx.backend.base.Backend`: for ONNX's own test suite, and for tools that take any backend.
+"""`compiler.backend`, onnxc as an `onnx.backend.base.Backend`: for ONNX's own test suite, and for tools that take any.
 
     rep = compiler.backend.prepare(model)
     outputs = rep.run([x, y])
@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, helper, numpy_helper, shape_inference
 from onnx.backend.base import Backend as _Base
 from onnx.backend.base import BackendRep
 
@@ -23,10 +22,10 @@ from compiler.api import compile as compile_model
 from compiler.errors import InputError
 from compiler.frontend import load as load_source
 from compiler.ir.proto import OPSETS
+from compiler.ir.types import dtype_from_onnx, numpy_dtype
+from compiler.runtime.layout import ML_DTYPES
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
-
-_BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class Rep(BackendRep):
@@ -48,8 +47,8 @@ class Rep(BackendRep):
         found = self._step_for(feeds)({n: np.asarray(a) for n, a in feeds.items()})
         results = []
         for o in graph.output:
-            a = found[o.name]
-            results.append(a.view(_BF16) if o.type.tensor_type.elem_type == TensorProto.BFLOAT16 else a)
+            dtype = dtype_from_onnx(o.type.tensor_type.elem_type)
+            results.append(found[o.name].view(numpy_dtype(dtype)) if dtype in ML_DTYPES else found[o.name])
         return tuple(results)
 
     def _step_for(self, feeds: Mapping[str, Any]) -> StepFunction:
@@ -71,7 +70,7 @@ class Rep(BackendRep):
 
 
 class Backend(_Base):
-    """See the module's text."""
+    """What `compiler.backend` is: see the module's text."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> Rep:
@@ -135,10 +134,3 @@ def _masked(node: NodeProto, values: Mapping[str, Array]) -> list[NodeProto]:
     if len(node.output) > 1:
         nodes.append(helper.make_node("Constant", [], [node.output[1]], value=numpy_helper.from_array(kept)))
     return nodes
-
-
-prepare = Backend.prepare
-supports_device = Backend.supports_device
-is_compatible = Backend.is_compatible
-run_model = Backend.run_model
-run_node = Backend.run_node

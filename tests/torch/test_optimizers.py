@@ -1,0 +1,289 @@
+"""Fifty steps of a small network beside PyTorch, compared after each. An extra: skipped where PyTorch is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import compiler
+from compiler.frontend.making.emit import DOMAIN, Algorithm
+from compiler.frontend.making.optimizers import OptimizerSpec, Parameter, add_optimizer, optimizer_spec
+
+torch = pytest.importorskip("torch")
+optim, schedulers = torch.optim, torch.optim.lr_scheduler
+
+STEPS, BATCH, SIZES = 50, 6, (5, 8, 3)
+Optimizer = Callable[[Any], Any]
+"""Named parameters -> PyTorch's optimizer."""
+
+
+def network(dtype: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+    """PyTorch's network, and a batch of each step."""
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(SIZES[0], SIZES[1]), torch.nn.Tanh(), torch.nn.Linear(SIZES[1], SIZES[2])
+    ).to(torch.float64)
+    data = [(torch.randn(BATCH, SIZES[0]).double(), torch.randn(BATCH, SIZES[2]).double()) for _ in range(STEPS)]
+    return net.to(dtype), [(x.to(dtype), t.to(dtype)) for x, t in data]
+
+
+def training_model(net: Any, spec: OptimizerSpec) -> ModelProto:
+    """The same network with the mean squared error and an optimizer, in ONNX."""
+    weights = {name: p.detach().numpy() for name, p in net.named_parameters()}
+    dtype = helper.np_dtype_to_tensor_dtype(weights["0.weight"].dtype)
+    nodes = [
+        helper.make_node("Gemm", ["x", "0.weight", "0.bias"], ["h"], transB=1),
+        helper.make_node("Tanh", ["h"], ["a"]),
+        helper.make_node("Gemm", ["a", "2.weight", "2.bias"], ["y"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", dtype, [BATCH, SIZES[0]])],
+        [helper.make_tensor_value_info("y", dtype, [BATCH, SIZES[2]])],
+        [numpy_helper.from_array(w, name) for name, w in weights.items()],
+    )
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    a = Algorithm(model, dtype)
+    target = a.input("target", dtype, [BATCH, SIZES[2]])
+    difference = a.node("Sub", ["y", target], "difference")
+    loss = a.reduce("ReduceMean", a.node("Mul", [difference, difference], "square"), "loss")
+    a.output(loss)
+    names = list(weights)
+    zs = ["x", target]
+    hints = [f"{n}.gradient" for n in names]
+    gradients = a.nodes_of("Gradient", [*names, *zs], hints, DOMAIN, xs=names, zs=zs, y=loss)
+    parameters = [Parameter(n, w.shape, dtype, w) for n, w in weights.items()]
+    add_optimizer(a, parameters, dict(zip(names, gradients, strict=True)), spec)
+    model.training_info.append(a.training_info())
+    return model
+
+
+def all_parameters(make: Callable[..., Any], **options: Any) -> Optimizer:
+    return lambda net: make(net.parameters(), **options)
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al. (2023); PyTorch has none."""
+
+    def __init__(self, params: Any, lr: float = 1e-4, weight_decay: float = 0.0):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                c = 0.9 * m + 0.1 * p.grad
+                p -= group["lr"] * (torch.sign(c) + group["weight_decay"] * p)
+                m.mul_(0.99).add_(p.grad, alpha=0.01)
+
+
+def decayed_weights(net: Any) -> Any:
+    """Groups: no decay for biases, a faster last layer."""
+    named = dict(net.named_parameters())
+    return optim.AdamW(
+        [
+            {"params": [named["0.bias"], named["2.bias"]], "weight_decay": 0.0},
+            {"params": [named["2.weight"]], "lr": 3e-2, "betas": (0.8, 0.99)},
+            {"params": [named["0.weight"]]},
+        ],
+        lr=1e-2,
+        weight_decay=0.1,
+    )
+
+
+# id: (what the user writes, PyTorch's optimizer)
+OPTIMIZERS: dict[str, tuple[Mapping[str, Any], Optimizer]] = {
+    "sgd": ({"optimizer": "sgd"}, all_parameters(optim.SGD)),
+    "sgd_decay": (
+        {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.1},
+        all_parameters(optim.SGD, lr=0.1, weight_decay=0.1),
+    ),
+    "momentum": ({"optimizer": "momentum", "lr": 0.02}, all_parameters(optim.SGD, lr=0.02, momentum=0.9)),
+    "dampening": (
+        {"optimizer": "sgd", "lr": 0.1, "momentum": 0.8, "dampening": 0.4, "weight_decay": 0.01},
+        all_parameters(optim.SGD, lr=0.1, momentum=0.8, dampening=0.4, weight_decay=0.01),
+    ),
+    "nesterov": (
+        {"optimizer": "nesterov", "lr": 0.02, "weight_decay": 0.01},
+        all_parameters(optim.SGD, lr=0.02, momentum=0.9, nesterov=True, weight_decay=0.01),
+    ),
+    "adagrad": ({"optimizer": "adagrad"}, all_parameters(optim.Adagrad)),
+    "adagrad_decay": (
+        {"optimizer": "adagrad", "lr": 0.1, "lr_decay": 0.05, "weight_decay": 0.1, "initial_accumulator_value": 0.1},
+        all_parameters(optim.Adagrad, lr=0.1, lr_decay=0.05, weight_decay=0.1, initial_accumulator_value=0.1),
+    ),
+    "adam": ({"optimizer": "adam"}, all_parameters(optim.Adam)),
+    "adam_decay": (
+        {"optimizer": "adam", "lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1},
+        all_parameters(optim.Adam, lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+    ),
+    "amsgrad": ({"optimizer": "adam", "lr": 0.02, "amsgrad": True}, all_parameters(optim.Adam, lr=0.02, amsgrad=True)),
+    "adamw": ({"optimizer": "adamw"}, all_parameters(optim.AdamW)),
+    "adamw_amsgrad": (
+        {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.2, "amsgrad": True},
+        all_parameters(optim.AdamW, lr=0.02, weight_decay=0.2, amsgrad=True),
+    ),
+    "rmsprop": ({"optimizer": "rmsprop"}, all_parameters(optim.RMSprop)),
+    "rmsprop_centered": (
+        {"optimizer": "rmsprop", "lr": 0.005, "alpha": 0.9, "centered": True, "momentum": 0.5, "weight_decay": 0.1},
+        all_parameters(optim.RMSprop, lr=0.005, alpha=0.9, centered=True, momentum=0.5, weight_decay=0.1),
+    ),
+    "lion": ({"optimizer": "lion", "lr": 0.01, "weight_decay": 0.1}, all_parameters(Lion, lr=0.01, weight_decay=0.1)),
+    "groups": (
+        {
+            "optimizer": "adamw",
+            "lr": 1e-2,
+            "weight_decay": 0.1,
+            "no_decay": "*.bias",
+            "groups": [{"match": "2.*", "lr": 3e-2, "betas": (0.8, 0.99)}],
+        },
+        decayed_weights,
+    ),
+}
+
+
+def sequential(main: Callable[[Any], Any], warmup: int, start: float) -> Callable[[Any], Any]:
+    def make(optimizer: Any) -> Any:
+        first = schedulers.LinearLR(optimizer, start_factor=start, total_iters=warmup)
+        return schedulers.SequentialLR(optimizer, [first, main(optimizer)], milestones=[warmup])
+
+    return make
+
+
+# id: (schedule, PyTorch's)
+SCHEDULES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "step": ({"name": "step", "step_size": 7, "gamma": 0.5}, lambda o: schedulers.StepLR(o, 7, 0.5)),
+    "multistep": ({"name": "multistep", "milestones": [5, 30]}, lambda o: schedulers.MultiStepLR(o, [5, 30])),
+    "exponential": ({"name": "exponential", "gamma": 0.95}, lambda o: schedulers.ExponentialLR(o, 0.95)),
+    "linear": ({"name": "linear"}, schedulers.LinearLR),
+    "cosine": (
+        {"name": "cosine", "total_steps": 49, "eta_min": 0.002},
+        lambda o: schedulers.CosineAnnealingLR(o, 49, 0.002),
+    ),
+    "cosine_warm_up": (
+        {"name": "cosine", "total_steps": 50, "warmup": 10, "warmup_start": 0.1},
+        sequential(lambda o: schedulers.CosineAnnealingLR(o, 40), 10, 0.1),
+    ),
+    "step_warm_up": (
+        {"name": "step", "step_size": 15, "warmup": 8},
+        sequential(lambda o: schedulers.StepLR(o, 15), 8, 0.01),
+    ),
+    "one_cycle": ({"name": "one_cycle", "total_steps": 60}, lambda o: schedulers.OneCycleLR(o, 0.03, 60)),
+    "one_cycle_linear": (
+        {
+            "name": "one_cycle",
+            "total_steps": 55,
+            "anneal_strategy": "linear",
+            "three_phase": True,
+            "cycle_momentum": False,
+        },
+        lambda o: schedulers.OneCycleLR(o, 0.03, 55, anneal_strategy="linear", three_phase=True, cycle_momentum=False),
+    ),
+}
+
+
+def check(
+    given: Mapping[str, Any],
+    make: Optimizer,
+    *,
+    dtype: Any = None,
+    schedule: Callable[[Any], Any] | None = None,
+    every: int = 1,
+    clip: Callable[[Any], Any] | None = None,
+    average: float | None = None,
+) -> None:
+    """The parameters, and their average, after each of the steps. float32: to 2e-4 of PyTorch in float32."""
+    dtype = dtype or torch.float64
+    net, data = network(dtype)
+    step = compiler.compile(training_model(net, optimizer_spec(**given)))
+    optimizer = make(net)
+    scheduler = schedule(optimizer) if schedule else None
+    mean = (
+        torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(average))
+        if average
+        else None
+    )
+    tolerance = {"rtol": 1e-10, "atol": 1e-12} if dtype is torch.float64 else {"rtol": 2e-4, "atol": 2e-5}
+    for i, (x, target) in enumerate(data):
+        found = step(x=x.numpy(), target=target.numpy())
+        loss = torch.nn.functional.mse_loss(net(x), target)
+        np.testing.assert_allclose(found["loss"], loss.item(), rtol=max(tolerance["rtol"], 1e-9))
+        (loss / every).backward()
+        if (i + 1) % every == 0:
+            if clip:
+                clip(net.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+            if scheduler:
+                scheduler.step()
+            if mean:
+                mean.update_parameters(net)
+        for name, p in net.named_parameters():
+            np.testing.assert_allclose(step.state[name], p.detach().numpy(), **tolerance, err_msg=f"{name}, step {i}")
+        if mean and i + 1 >= every:
+            for name, p in mean.module.named_parameters():
+                np.testing.assert_allclose(step.state[f"{name}.average"], p.detach().numpy(), **tolerance)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer(name: str) -> None:
+    check(*OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("name", ["nesterov", "adagrad_decay", "adam_decay", "adamw", "rmsprop", "groups"])
+def test_optimizer_in_float32(name: str) -> None:
+    check(*OPTIMIZERS[name], dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name: str) -> None:
+    schedule, theirs = SCHEDULES[name]
+    check(
+        {"optimizer": "momentum", "lr": 0.03, "schedule": schedule},
+        all_parameters(optim.SGD, lr=0.03, momentum=0.9),
+        schedule=theirs,
+    )
+
+
+@pytest.mark.parametrize("name", ["cosine_warm_up", "one_cycle"])
+def test_schedule_of_adamw(name: str) -> None:
+    schedule, theirs = SCHEDULES[name]
+    check(
+        {"optimizer": "adamw", "lr": 0.03, "schedule": schedule}, all_parameters(optim.AdamW, lr=0.03), schedule=theirs
+    )
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam_decay"])
+def test_clipping(name: str) -> None:
+    given, make = OPTIMIZERS[name]
+    norm, value = torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_
+    check({**given, "clip_norm": 0.3}, make, clip=lambda p: norm(p, 0.3))
+    check({**given, "clip_value": 0.05}, make, clip=lambda p: value(p, 0.05))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sgd", "dampening", "adagrad_decay", "adam_decay", "amsgrad", "adamw", "rmsprop_centered", "lion", "groups"],
+)
+def test_accumulation(name: str) -> None:
+    given, make = OPTIMIZERS[name]
+    check({**given, "accumulate": 4}, make, every=4)
+
+
+def test_all_together() -> None:
+    schedule, theirs = SCHEDULES["one_cycle"]
+    check(
+        {"optimizer": "adamw", "lr": 0.03, "schedule": schedule, "accumulate": 3, "clip_norm": 0.3, "average": 0.9},
+        all_parameters(optim.AdamW, lr=0.03),
+        schedule=theirs,
+        every=3,
+        clip=lambda p: torch.nn.utils.clip_grad_norm_(p, 0.3),
+        average=0.9,
+    )
