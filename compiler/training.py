@@ -190,8 +190,8 @@ def _dataset(arrays: Mapping[str, Array], inputs: Mapping[str, InputType], sourc
         a = held(arrays[name], t.dtype)
         if a is None:
             raise InputError(
-                f"array {name!r} of {what} is {arrays[name].dtype}: the model takes {ML_DTYPES.get(t.dtype, NUMPY[t.dtype])}, "
-                "which cannot hold its values"
+                f"array {name!r} of {what} is {arrays[name].dtype}: the model takes "
+                f"{ML_DTYPES.get(t.dtype, NUMPY[t.dtype])}, which cannot hold its values"
             )
         if a.ndim != len(t.dims):
             raise InputError(f"array {name!r} of {what} has shape {list(a.shape)}: the model takes {t}")
