@@ -10,7 +10,7 @@ PYTEST_ARGS ?= --numprocesses auto --dist worksteal
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast lint format bench clean
+.PHONY: help venv demo test test-fast test-torch lint format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: $(VENV)/.dev ## Run all tests
 
 test-fast: $(VENV)/.dev ## Run the tests that take less than a few seconds each
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+
+test-torch: $(VENV)/.dev $(VENV)/.bench ## Compare gradients and optimizers with PyTorch (large download)
+	$(BIN)/python -m pytest tests/against_torch
 
 lint: $(VENV)/.dev ## Check style, format and types
 	$(BIN)/ruff check

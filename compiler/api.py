@@ -224,7 +224,10 @@ def examine(
 
 
 UPDATES_NOTHING = "the model updates nothing: no training_info has an update_binding"
-NO_TRAINING = "the model updates nothing: it has no training_info, so that a step only runs its graph"
+NO_TRAINING = (
+    "the model updates nothing: it has no training_info, so that a step only runs its graph; "
+    "`onnxc make-training` makes a training model of it"
+)
 
 
 def check(

@@ -1,4 +1,4 @@
-"""The command `onnxc`: with `compiler.progress`, all that prints. Nothing is imported before it is needed."""
+"""The command `onnxc`: with `progress` and `cli_making`, all that prints. Nothing is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 import compiler
+from compiler import cli_making
 from compiler.errors import CompileError, InputError, OnnxcError, Problem, UnsupportedError
 
 REFUSED, USAGE, INTERRUPTED = 1, 2, 130
@@ -281,6 +282,9 @@ def operators(as_json: bool, markdown: bool) -> None:
     else:
         for r in rows:
             click.echo(f"{r.op:26} {r.forward:12} {r.gradient:12} {r.notes}".rstrip())
+
+
+command.command("make-training")(_reporting(cli_making.make_training))
 
 
 @command.command()

@@ -123,8 +123,8 @@ class Trainer:
         inputs = source.inputs_of("step", algorithm)
         if not source.algorithms:
             raise InputError(
-                "the model has no training_info, so there is nothing to train: add a TrainingInfoProto with the loss, "
-                "the gradients and the updates (docs/training-models.md)"
+                "the model has no training_info, so there is nothing to train: `onnxc make-training` makes a training "
+                "model of it, with a loss and an optimizer"
             )
         self._data = _dataset(data, inputs, source, "the data")
         self.unused = sorted(set(data) - set(inputs))

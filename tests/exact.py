@@ -179,7 +179,7 @@ def _global_lp_pool(node: Node, args: Sequence[Array | None]) -> list[Array]:
 
 
 def by_definition(node: Node, args: Sequence[Array | None]) -> list[Array]:
-    """Evaluate our own definition: test_exact compares it with onnxruntime, test_torch_images with PyTorch."""
+    """Evaluate our own definition: test_exact compares it with onnxruntime, against_torch.test_images with PyTorch."""
     types = [None if a is None else TensorType(dtype_of(a), a.shape) for a in args]
     b = Builder(node.op_type)
     feeds = {f"in{i}": a for i, a in enumerate(args) if a is not None}

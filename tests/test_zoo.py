@@ -1,14 +1,18 @@
-"""Training steps of public models against results that their authors published."""
+"""Public models: training models of them, and steps against results that their authors published."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import compiler
+from compiler.frontend.making.emit import concatenation
 from tests.models.zoo import ZOO, needs_zoo, zoo_folder
 from tests.slopes import exact_loss, rough_loss, slope
 
@@ -17,6 +21,8 @@ RATE = 0.001  # of the published runs
 FASTER = {"r13_bn_opset6": 0.03}
 ROUGH = {"16_bilstm_text"}
 """Models that onnx.reference cannot evaluate: it has no bidirectional LSTM."""
+FROZEN = {"r13_bn_opset6"}
+"""Models of which it cannot evaluate the training form: BatchNormalization of opset 13."""
 
 
 def published(model: str) -> tuple[list[tuple[Any, Any]], dict[str, Any]]:
@@ -29,6 +35,12 @@ def published(model: str) -> tuple[list[tuple[Any, Any]], dict[str, Any]]:
 
 def spelled(name: str) -> str:
     return re.sub(r"\W", "_", name)
+
+
+def gradients_of(training: onnx.ModelProto) -> list[str]:
+    """What the Gradient of a training model gives."""
+    (node,) = [n for n in training.training_info[0].algorithm.node if n.op_type == "Gradient"]
+    return list(node.output)
 
 
 def test_autoencoder_takes_four_steps_of_sgd() -> None:
@@ -47,10 +59,11 @@ def test_autoencoder_takes_four_steps_of_sgd() -> None:
 def test_resnet_gives_the_summed_gradients_of_four_batches() -> None:
     model = "07_resnet8_bn"
     batches, results = published(model)
-    step = compiler.compile(ZOO[model].training("sgd", RATE))
+    training = ZOO[model].training("sgd", RATE)
+    step = compiler.compile(training)
     (name,) = ZOO[model].inputs
-    initial = {n: a.copy() for n, a in step.state.items()}
-    gradients = [f"{n}.gradient" for n in initial]
+    gradients = gradients_of(training)
+    initial = {n: step.state[n].copy() for n in (g.removesuffix(".gradient") for g in gradients)}
     total = dict.fromkeys(initial, 0.0)
     losses = []
     for x, y in batches:
@@ -75,32 +88,59 @@ def test_resnet_gives_the_summed_gradients_of_four_batches() -> None:
 @pytest.mark.parametrize("model", ZOO)
 def test_every_gradient_is_the_slope_of_the_loss(model: str) -> None:
     """Along a random direction of each parameter, by evaluators of others."""
-    training, feeds = ZOO[model].training("sgd", RATE), ZOO[model].feeds()
+    feeds = ZOO[model].feeds()
+    training = ZOO[model].training("sgd", RATE, **({"batch_norm": "frozen"} if model in FROZEN else {}))
     step = compiler.compile(training)
     parameters = {n: a.astype(np.float64) for n, a in step.state.items()}
-    (node,) = [n for n in training.training_info[0].algorithm.node if n.op_type == "Gradient"]
-    found = step(feeds, fetch=list(node.output))
+    gradients = gradients_of(training)
+    found = step(feeds, fetch=gradients)
     rough = model in ROUGH
     loss = (rough_loss if rough else exact_loss)(training, feeds)
     np.testing.assert_allclose(float(found["loss"].reshape(())), loss({}), rtol=1e-6)
     random = np.random.default_rng(0)
     tolerance = 1e-2 if rough else 1e-5
     wrong = {}
-    for name in node.output:
+    for name in gradients:
         parameter, gradient = name.removesuffix(".gradient"), found[name].astype(np.float64)
         direction = random.standard_normal(gradient.shape)
         direction /= np.linalg.norm(direction)
         along = float((gradient * direction).sum())
         measured = slope(loss, parameter, parameters[parameter], direction, 1e-2 if rough else 1e-6)
         size = np.linalg.norm(gradient) / np.sqrt(gradient.size)
-        if not abs(along - measured) <= tolerance * (abs(measured) + size) + 1e-8:
+        # a bias before a BatchNormalization has no influence: what is left is rounding
+        if not abs(along - measured) <= tolerance * (abs(measured) + size) + 5e-8:
             wrong[parameter] = (along, measured)
     assert not wrong
 
 
+FIXED = {"r8_textcnn"}
+"""Models that cannot be opened: this one drops the axis of samples."""
+
+
+@pytest.mark.parametrize("model", [m for m in ZOO if not ZOO[m].bind and m not in FIXED])
+def test_an_opened_batch_computes_each_sample_as_before(model: str) -> None:
+    published = ZOO[model].inference()
+    kept, opened = (compiler.make_training_model(published, loss="mse", batch=batch) for batch in (None, "N"))
+    ((name, shape),) = ZOO[model].inputs.items()
+    samples = np.random.default_rng(0).random((3, *shape[1:])).astype(np.float32)
+    by_one, by_three = (
+        onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]) for m in (kept, opened)
+    )
+    alone = np.concatenate([by_one.run(None, {name: samples[i : i + 1]})[0] for i in range(3)])
+    np.testing.assert_allclose(by_three.run(None, {name: samples})[0], alone, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("model", ZOO)
-def test_twenty_steps_reduce_the_loss(model: str) -> None:
-    step = compiler.compile(ZOO[model].training("adam", FASTER.get(model, RATE)))
-    feeds = ZOO[model].feeds()
+def test_twenty_steps_reduce_the_loss_and_the_trained_model_runs_elsewhere(model: str, tmp_path: Path) -> None:
+    training, feeds = ZOO[model].training("adam", FASTER.get(model, RATE)), ZOO[model].feeds()
+    assert compiler.check(training) == ()
+    onnx.checker.check_model(concatenation(training), full_check=True)
+    step = compiler.compile(training)
     losses = [float(step(feeds)["loss"].reshape(())) for _ in range(20)]
     assert losses[-1] < 0.9 * losses[0], losses
+    step.export(tmp_path / "trained.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "trained.onnx", providers=["CPUExecutionProvider"])
+    given = {n: a for n, a in feeds.items() if n != "label"}
+    mine = step.infer(given)
+    for output, value in zip(session.get_outputs(), session.run(None, given), strict=True):
+        np.testing.assert_allclose(mine[output.name], value, rtol=1e-3, atol=1e-4 * np.abs(value).max())

@@ -163,7 +163,8 @@ class _Placement:
     def _cycle_targets(self) -> dict[str, tuple[str, int]]:
         """Value -> the carried value whose next value it is, if it may lie there; and where its last iteration ends.
 
-        Only what the body itself computes, in each iteration: a branch, or a loop in the body, may be passed over.
+        Only what the body itself computes, in each iteration: a branch, or a loop in the body, may be passed over. Not
+        where what is carried is itself a slice that moves with a loop around: the place of a value does not move.
         """
         targets: dict[str, tuple[str, int]] = {}
         for u in self.order:
@@ -172,7 +173,8 @@ class _Placement:
                 for v, carried in u.cycle.carried:
                     root = self.s.root(v)
                     same = self.s.types[root].nbytes == self.s.types[carried].nbytes
-                    if root in written and root not in targets and same:
+                    moves = self.s.windows_of(carried)
+                    if root in written and root not in targets and same and not moves:
                         targets[root] = self.s.root(carried), self.end[id(u)]
         return targets
 

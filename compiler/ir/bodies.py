@@ -30,6 +30,11 @@ def expand(b: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
     internal: BodyFunction | None = INTERNAL_OPS.get(node.op)
     if internal is not None:
         return internal(b, inputs, node.attrs)
+    return expand_function(b, node, inputs)
+
+
+def expand_function(b: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    """Emit ONNX's own definition of `node`, as `expand` does. KeyError if there is none."""
     function = _function(node, [b.type(v) if v else None for v in inputs])
     names = dict(zip(function.input, inputs, strict=False))
     names.update((formal, "") for formal in function.input[len(inputs) :])

@@ -44,6 +44,38 @@ def test_random_loops(seed: int) -> None:
     agrees(random_loops(seed), {f"x{i}": np.float32(rng.normal(size=3)) for i in range(3)} | {"n": np.array(2)})
 
 
+def loop_in_a_branch() -> Graph:
+    """Rows of a Scan, which are results of an If in it, one branch of which is a Loop."""
+    inner = Builder("inner")
+    inner.input("i", I64)
+    go, p = inner.input("go", BOOL), inner.input("p", ROW)
+    inner.output("go", go)
+    inner.output("p", inner.op("Add", p, inner.capture("e", ROW)))
+    bodies = {}
+    for name in ("then_branch", "else_branch"):
+        branch = Builder(name)
+        e = branch.capture("e", ROW)
+        count = branch.const(np.array(2))
+        looped = name == "then_branch" and branch.add("Loop", [count, "", e], {"body": inner.build()}, 1, [e])[0]
+        branch.output("y", looped or branch.op("Neg", e))
+        bodies[name] = branch.build()
+    body = Builder("body")
+    e = body.input("e", ROW)
+    positive = body.op("Greater", body.op("ReduceSum", e, keepdims=0), body.const(np.float32(0)))
+    body.output("row", body.add("If", [positive], bodies, 1, [e])[0])
+    b = Builder("g")
+    attrs = {"body": body.build(), "num_scan_inputs": 1}
+    b.output("rows", b.add("Scan", [b.input("x", TensorType("f32", (4, 3)))], attrs, 1)[0])
+    return b.build()
+
+
+def test_a_loop_in_a_branch_writes_the_row_of_a_loop_around() -> None:
+    """What it carries on lies in a slice that moves; the next value of that has a place of its own."""
+    x = np.float32([[1, 2, 3], [-1, -2, 1], [0, 3, 1], [2, 0, 1]])
+    step = agrees(loop_in_a_branch(), {"x": x})
+    np.testing.assert_array_equal(step({"x": x[::-1]})["rows"], np.where([[1], [1], [0], [1]], 3, -1) * x[::-1])
+
+
 def counting(most: int | None, *, limit: bool = False, condition: bool = False) -> Graph:
     """A Loop over v + v, which may end by its run-time trip count or condition, or when the sum is 50."""
     body = Builder("body")

@@ -79,7 +79,8 @@ def test_inputs_that_decide_shapes(onnxc: Callable[..., Done], folder: Path) -> 
     assert "ok" not in done.out
     done = onnxc("check", folder / "reshape.onnx", "--static", folder / "shape.npz")
     assert done[:2] == (0, "ok: the model compiles\n")
-    assert done.err == "note: the model updates nothing: it has no training_info, so that a step only runs its graph\n"
+    assert done.err.startswith("note: the model updates nothing: it has no training_info, so that a step only runs its")
+    assert "make-training" in done.err
     np.savez(folder / "shape.npz", shape=np.array([3, 3]))
     refused(onnxc("check", folder / "reshape.onnx", "--static", folder / "shape.npz"), "Reshape")
 

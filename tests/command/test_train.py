@@ -156,7 +156,7 @@ def test_a_fixed_batch_size(onnxc: Callable[..., Done], folder: Path) -> None:
 
 def test_models_that_cannot_be_trained(onnxc: Callable[..., Done], folder: Path) -> None:
     done = onnxc("train", folder / "plain.onnx", "--data", folder / "train.npz")
-    refused(done, "the model has no training_info, so there is nothing to train: add a TrainingInfoProto with")
+    refused(done, "the model has no training_info, so there is nothing to train: `onnxc make-training`")
     onnx.save(make_model(LINEAR, training_info(STEP, UPDATES)), folder / "uninitialized.onnx")
     done = onnxc("train", folder / "uninitialized.onnx", "--data", folder / "train.npz", "--initialize")
     refused(done, "the model has no initialization graph to run: train without, from the values in the file")

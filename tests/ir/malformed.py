@@ -421,6 +421,9 @@ CORPUS: dict[str, list[tuple[Any, ...]]] = {
         (["f32[5,2,3]", "f32[1,16,3]", "f32[1,16,4]"], {"layout": 2}, "'layout' is 2"),
     ],
     "GRU": [(["f32[5,2,3]", "f32[1,16,3]", "f32[1,16,4]"], {}, "W has the shape [1, 16, 3], where [1, 12, 3]")],
-    "RNN": [(["f32[5,2,3]", "f32[1,4,3]", "f32[1,4,4]"], {"direction": "bidirectional"}, "where [2, 4, 3]")],
+    "RNN": [
+        (["f32[5,2,3]", "f32[1,4,3]", "f32[1,4,4]"], {"direction": "bidirectional"}, "where [2, 4, 3]"),
+        (["f32[5,2,3]", "f32[1,4,3]", "f32[1,4,4]", None, np.array([6, 1], np.int32)], {}, "from 1 to 6"),
+    ],
     "If": [(["bool[]"], {}, "'else_branch' is required")],
 }

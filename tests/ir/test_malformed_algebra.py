@@ -65,6 +65,7 @@ CORPUS: dict[str, list[tuple[Any, ...]]] = {
         ([Q, K, K, None, "f32[2,3,2,8]"], {}, "provided together", 3),
         ([Q, K, K, None, "f32[2,3,2,8]", "f32[2,3,5,8]"], {}, "past_value has the shape", 3),
         ([Q, K, K, None, None, None, "i64[3]"], {}, "nonpad_kv_seqlen has the shape [3]"),
+        ([Q, K, K, None, None, None, np.array([6, 7])], {}, "from 6 to 7 is not within 6 keys"),
         ([Q, K, K], {"left_window_size": -2}, "-1 or nonnegative"),
         ([Q, K, K], {"softcap": -1.0}, "softcap not negative"),
         ([Q, K, K], {"qk_matmul_output_mode": 4}, "not one of 0, 1, 2, 3"),

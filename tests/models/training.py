@@ -6,7 +6,7 @@ import onnx
 from onnx import helper
 
 from tests.models.algorithm import DOMAIN, Algorithm, Variable
-from tests.models.losses import Dims, add_loss
+from tests.models.losses import add_loss
 from tests.models.optimizers import add_optimizer
 
 # Float operands that say how to compute rather than what with: running statistics, bounds, scales, ratios.
@@ -21,7 +21,6 @@ def attach_training(
     lr: float = 1e-3,
     output: str | None = None,
     label: str = "label",
-    label_dims: Dims | None = None,
     trainable: Collection[str] | None = None,
     attributes: Mapping[str, float] | None = None,
     one_node: bool = True,
@@ -35,7 +34,6 @@ def attach_training(
         lr: The learning rate, a constant in the algorithm.
         output: The output that the loss reads; the first one by default.
         label: Name of the input with the target.
-        label_dims: What the model should have declared as the dims of the output, where it declares them wrongly.
         trainable: Names of initializers. By default all of the output's float type that it is computed from, but for
             scalars, running statistics, and other operands that are settings.
         attributes: Attributes of the optimizer other than its defaults here.
@@ -50,7 +48,7 @@ def attach_training(
     source = next(value for value in result.graph.output if output in (None, value.name))
     dtype = source.type.tensor_type.elem_type
     algorithm = Algorithm(opset, dtype)
-    add_loss(algorithm, loss, source.name, label, label_dims or _dims(source))
+    add_loss(algorithm, loss, source.name, label, _dims(source))
 
     names = _trainable(result.graph, source.name, dtype) if trainable is None else set(trainable)
     initializers = {tensor.name: tensor for tensor in result.graph.initializer}

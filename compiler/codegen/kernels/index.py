@@ -15,7 +15,7 @@ import numpy as np
 
 from compiler.codegen.calls import Call, In, Site, Status, Words, lowers
 from compiler.codegen.kernels.common import around, item_size, normalized
-from compiler.codegen.kernels.strided import BITS, contiguous
+from compiler.codegen.kernels.strided import BITS, contiguous, copy_call
 from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, i64, inline, kernel, pointer
 
 
@@ -55,6 +55,41 @@ def index_checks(site: Site, i: int, extents: Sequence[int]) -> list[Call]:
     message = f"{site.node.op_type}: index out of range {allowed} among the values of {site.node.inputs[i]!r}"
     args = (site.read(i), Words(tuple(extents)), len(extents), Status(message))
     return [Call(make_check(t.dtype), t.size, args, check=True)]
+
+
+@cache
+def make_bound_check(index: str) -> Kernel:
+    """Report a number outside [0, high]."""
+    ptr, size = pointer(index), ITEMSIZE[index]
+
+    @kernel
+    def check_bound(lo: int, hi: int, numbers: int, high: int, status: int, code: int) -> None:
+        p = ptr(numbers + size * lo, 0)
+        wrong = 0
+        for i in range(hi - lo):
+            at = np.int64(p[i])
+            if at < 0 or at > high:
+                wrong = 1
+        if wrong:
+            atomic_max(status, code)
+
+    return check_bound
+
+
+def bound_checks(site: Site, i: int, high: int, what: str) -> list[Call]:
+    """The call that checks the i-th input as numbers from 0 to `high`; none for constants: those are right."""
+    t = site.type(i)
+    if site.constant(i) is not None or not t.size:
+        return []
+    args = (site.read(i), high, Status(f"{what}: a number is not from 0 to {high}"))
+    return [Call(make_bound_check(t.dtype), t.size, args, check=True)]
+
+
+@lowers("onnxc.Within")
+def within(site: Site) -> list[Call]:
+    """The input, if its numbers are from 0 to `high`."""
+    checks = bound_checks(site, 0, site.attr("high"), site.attr("what"))
+    return [*checks, copy_call(site.read(0), site.write(), site.type(0).nbytes)]
 
 
 @cache

@@ -11,6 +11,7 @@ import numpy as np
 
 from compiler.codegen.calls import Call, Data, In, Out, Site, Words, lowers
 from compiler.codegen.kernels.common import item_size, known_ints, normalized
+from compiler.codegen.kernels.index import bound_checks
 from compiler.codegen.kernels.strided import BITS, Axis, contiguous, copy_box
 from compiler.codegen.native import ITEMSIZE, Kernel, f32, f64, i64, kernel, pointer
 from compiler.ir.slices import slice_range
@@ -270,4 +271,5 @@ def reverse_sequence_(site: Site) -> list[Call]:
     batch_first = int(site.attr("batch_axis") == 0)
     batch, time = t.shape[:2] if batch_first else t.shape[1::-1]
     args = (site.read(0), site.read(1), site.write(), batch, time, batch_first, prod(t.shape[2:]))
-    return [Call(make_reverse(item_size(t)), batch * time, args)]
+    checks = bound_checks(site, 1, time, "sequence_lens")
+    return [*checks, Call(make_reverse(item_size(t)), batch * time, args)]

@@ -47,6 +47,9 @@ def _attention(f: NodeFacts) -> Iterator[str]:
     yield from _expected(f, 5, "past_value", [v[0], v[1], past, v[3]])
     yield from _expected(f, 6, "nonpad_kv_seqlen", [q[0]])
     total = past + k[2]
+    valid = f.ints(6)
+    if valid and not 0 <= min(valid) <= max(valid) <= total:
+        yield f"nonpad_kv_seqlen from {min(valid)} to {max(valid)} is not within {total} keys"
     if f.has(3):
         mask = f.shape(3)
         if not mask or mask[-1] > total or not broadcasts_to(mask[:-1], q[:3]):

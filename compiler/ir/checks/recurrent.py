@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: sizes by the input and by the recurrence weights. Lengths of any value are safe (masks)."""
+"""RNN, GRU and LSTM: sizes by the input and by the recurrence weights."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ def _sizes(f: NodeFacts, directions: int) -> Iterator[str]:
         "initial_c": state,
         "P": [directions, 3 * hidden],
     }
+    lengths = f.ints(4)
+    if lengths and not 0 <= min(lengths) <= max(lengths) <= length:
+        yield f"sequence_lens from {min(lengths)} to {max(lengths)} are not within {length} times"
     found = False
     for i, (name, shape) in enumerate(expected.items(), start=1):
         if f.has(i) and list(f.shape(i)) != shape:

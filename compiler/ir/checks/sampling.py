@@ -161,6 +161,9 @@ def _roi_align(f: NodeFacts) -> Iterator[str]:
         return
     if f.shape(2) != f.shape(1)[:1]:
         yield f"the images have the shape {shown(f.shape(2))}, where {shown(f.shape(1)[:1])} is expected"
+    images = f.ints(2)
+    if images and not 0 <= min(images) <= max(images) < f.shape(0)[0]:
+        yield f"batch_indices from {min(images)} to {max(images)} are not within the {f.shape(0)[0]} images"
     yield from wrong_shape(f, [f.shape(1)[0], f.shape(0)[1], high, wide])
 
 

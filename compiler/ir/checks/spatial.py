@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from compiler.ir.checks.base import NodeFacts, precondition, shown, wrong_shape
 from compiler.ir.windows import SAME, Window, transposed_windows, windows
@@ -155,4 +156,7 @@ def _max_unpool(f: NodeFacts) -> Iterator[str]:
     ]
     if min(inner) < 0 or (0 in inner and f.type(0).size):
         yield f"the input {shown(x)} would be unpooled to the extents {shown(inner)}"
+    indices = f.ints(1)
+    if indices and not 0 <= min(indices) <= max(indices) < prod([*x[:2], *inner]):
+        yield f"indices from {min(indices)} to {max(indices)} are not within the unpooled extents {shown(inner)}"
     yield from wrong_shape(f, asked if asked is not None else [*x[:2], *inner])

@@ -9,6 +9,7 @@ from math import sqrt
 import numpy as np
 
 from compiler.ir.builder import INTERNAL_OPS, Builder
+from compiler.ir.definitions.checked import confined
 from compiler.ir.graph import Attr
 from compiler.ir.infer import InferenceError
 from compiler.ir.proto import default
@@ -61,7 +62,8 @@ def _positions(b: Builder, queries: int, keys: int, past: int, valid: str, attrs
         inside &= (j <= i + right) if right >= 0 else True
         inside &= (j >= i - left) if left >= 0 else True
         return "" if inside.all() else b.const(inside)
-    count = _reshape(b, _cast(b, valid, "i64"), -1, 1, 1, 1) if len(b.shape(valid)) == 1 else ""
+    valid = confined(b, _cast(b, valid, "i64"), keys, "nonpad_kv_seqlen")
+    count = _reshape(b, valid, -1, 1, 1, 1) if len(b.shape(valid)) == 1 else ""
     if not count:
         raise InferenceError("the numbers of valid keys are no list")
     allowed = b.op("Less", b.const(j), count)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.ir.builder import INTERNAL_OPS, Builder
+from compiler.ir.definitions.checked import confined
 from compiler.ir.graph import Attr
 from compiler.ir.proto import default
 from compiler.ir.types import TensorType, numpy_dtype
@@ -266,6 +267,7 @@ def _recurrent(b: Builder, family: Family, inputs: Sequence[str], attrs: Attrs) 
     initial = [[zeros] * directions if not v else per(v, axis, (batch, hidden)) for v in states]
     biases = per(bias, 0, (2 * family.gates * hidden,))
     weights, products, peepholes = (per(v, 0, b.shape(v)[1:] if v else ()) for v in (w, r, p))
+    lens = confined(b, lens, length, "sequence_lens")
     column = b.op("Reshape", lens, b.ints([batch, 1]), allowzero=None if batch else 1) if lens else ""
     mask = _mask(b, column, length) if lens else ""
     functions = _activations(family, attrs, directions)

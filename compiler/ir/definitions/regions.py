@@ -13,6 +13,7 @@ import numpy as np
 
 from compiler.ir.bodies import internal
 from compiler.ir.builder import INTERNAL_OPS, Builder
+from compiler.ir.definitions.checked import confined
 from compiler.ir.definitions.sampling import (
     Taps,
     between,
@@ -84,6 +85,7 @@ def max_unpool(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[str]
     ]
     count = b.type(x).size
     zeros = b.full(0, TensorType(b.type(x).dtype, (n * c * prod(pooled),)))
+    indices = confined(b, indices, max(n * c * prod(pooled) - 1, 0), "indices")
     y = b.op("ScatterElements", zeros, reshape(b, indices, [count]), reshape(b, x, [count]), axis=0)
     y = reshape(b, y, [n, c, *pooled])
     wanted = _known_ints(b, rest[0])[2:] if rest and rest[0] else pooled
@@ -191,6 +193,7 @@ def roi_align(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[str]:
     count = b.shape(rois)[0]
     if 0 in (n, c, count):
         return [b.full(0, TensorType(kept, (count, c, high, broad)))]
+    images = confined(b, images, n - 1, "batch_indices")
     scaled = b.op("Mul", rois, b.scalar(scale, rois))
     if transformation == "half_pixel":
         scaled = b.op("Sub", scaled, b.scalar(0.5, rois))
@@ -203,7 +206,6 @@ def roi_align(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[str]:
     if mode != "max" and ratio <= 0:
         y = _products(b, x, vertical.matrix(), horizontal.matrix(), images)
         return [cast(b, b.op("Transpose", y, perm=(0, 2, 1, 3)), kept)]
-    # the number of the image is checked here: it indexes a table of their first rows
     starts = b.op("Gather", b.const(np.arange(n, dtype=np.int64) * height * width), images, axis=0)
     rows, columns = (side.taps() if mode == "max" else side.mean_taps() for side in (vertical, horizontal))
     taps = [
@@ -223,7 +225,7 @@ def _products(b: Builder, x: str, rows: str, columns: str, images: str) -> str:
     n, c, height, width = b.shape(x)
     count, p, _ = b.shape(rows)
     q = b.shape(columns)[1]
-    which = b.op("Gather", row(b, np.eye(n), rows), images, axis=0)  # checks the number of the image
+    which = b.op("Gather", row(b, np.eye(n), rows), images, axis=0)
     left = b.op("Mul", reshape(b, which, [count, 1, n, 1]), reshape(b, rows, [count, p, 1, height]))
     flat = reshape(b, b.op("Transpose", x, perm=(0, 2, 1, 3)), [n * height, c * width])
     half = b.op("MatMul", reshape(b, left, [count * p, n * height]), flat)
@@ -279,7 +281,8 @@ def max_roi_pool(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[st
         return [b.full(0, TensorType(kept, (count, c, high, broad)))]
     image, *corners = (b.op("Gather", rois, b.const(np.int64(i)), axis=1) for i in range(5))
     number = cast(b, clipped(b, image, -(2.0**30), 2.0**30), "i64")
-    images = b.op("Gather", b.const(np.arange(n, dtype=np.int64)), number, axis=0)  # checks the number of the image
+    number = confined(b, number, n - 1, "batch indices of rois")
+    images = b.op("Gather", b.const(np.arange(n, dtype=np.int64)), number, axis=0)  # refuses constants as well
     scale, half = (
         b.scalar(attrs.get("spatial_scale", default("MaxRoiPool", "spatial_scale")), rois),
         b.scalar(0.5, rois),

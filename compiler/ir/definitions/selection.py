@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compiler.ir.builder import INTERNAL_OPS, Builder
+from compiler.ir.definitions.checked import confined
 from compiler.ir.graph import Attr
 from compiler.ir.infer import InferenceError
 from compiler.ir.selection import kept_boxes, nonzero_positions, selected, unique_parts
@@ -27,11 +28,13 @@ def tensor_scatter(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[
     grid = np.moveaxis(np.indices(part[: axis + 1], np.int64), 0, -1)  # [batch, .., n, axis + 1]
     indices = b.const(grid)
     if start:
+        linear = attrs.get("mode", "linear") == "linear"
+        start = confined(b, start, shape[axis] - part[axis] if linear else 2**62, "write_indices")
         before = b.const(grid[..., :axis])
         at = b.op(
             "Add", b.const(grid[..., axis:]), b.op("Reshape", start, b.ints([-1, *(1 for _ in part[: axis + 1])]))
         )
-        if attrs.get("mode", "linear") == "circular":
+        if not linear:
             at = b.op("Mod", at, b.const(np.int64(shape[axis])))
         indices = b.op("Concat", before, at, axis=-1)
     dtype = b.type(past).dtype

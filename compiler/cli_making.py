@@ -1,0 +1,131 @@
+"""`onnxc make-training`: the arguments of `compiler.make_training_model` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import compiler
+from compiler.errors import InputError
+
+if TYPE_CHECKING:
+    import onnx
+
+_path = click.Path(path_type=Path)
+
+
+@click.argument("model", type=_path)
+@click.option("--out", "-o", required=True, type=_path, help="File to write.")
+@click.option("--loss", "losses", multiple=True, metavar="[OUTPUT=]NAME", help="Loss, by default cross_entropy.")
+@click.option("--loss-option", "loss_options", multiple=True, metavar="NAME=VALUE", help="As label_smoothing=0.1.")
+@click.option("--loss-weight", "weights", multiple=True, metavar="OUTPUT=W", help="Where there are several losses.")
+@click.option("--output", help="What the loss is on; by default the first of floats.")
+@click.option("--keep-output", "outputs", multiple=True, help="Outputs that the model keeps; by default all.")
+@click.option("--target", help="Name of the input for the targets; by default label or target.")
+@click.option("--optimizer", default="adam", show_default=True)
+@click.option("--lr", type=float, help="Learning rate; by default the optimizer's.")
+@click.option("--optimizer-option", "settings", multiple=True, metavar="NAME=VALUE", help="As weight_decay=0.01.")
+@click.option("--train", multiple=True, metavar="PATTERN", help="Only these weights train.")
+@click.option("--freeze", multiple=True, metavar="PATTERN", help="These weights do not train.")
+@click.option("--batch-norm", default="auto", show_default=True, help="auto, train or frozen.")
+@click.option("--batch", default="N", show_default=True, help="Symbol that a batch fixed at 1 becomes; - leaves it.")
+@click.option("--initialize", metavar="HOW", help="Add an initialization graph: kaiming, xavier, normal, zeros, ...")
+@click.option("--seed", type=click.IntRange(0), help="Of the initialization.")
+def make_training(
+    model: Path,
+    out: Path,
+    losses: Sequence[str],
+    loss_options: Sequence[str],
+    weights: Sequence[str],
+    settings: Sequence[str],
+    lr: float | None,
+    batch: str,
+    **options: Any,
+) -> None:
+    """Make a training model of the inference model MODEL: a loss, its gradient, and an optimizer.
+
+    Options of losses and optimizers are those of docs/make-training.md and docs/optimizers.md; values are numbers,
+    lists in brackets, true, false, or text.
+    """
+    given = _pairs("--loss-option", loss_options)
+    arguments: dict[str, Any] = {n: v or None if isinstance(v, tuple) else v for n, v in options.items()}
+    chosen = _pairs("--optimizer-option", settings)
+    if clash := sorted(set(chosen) & {*options, "loss", "model", "loss_weights"}):
+        raise InputError(f"--optimizer-option: {clash[0]!r} is no option of an optimizer")
+    arguments |= chosen | ({} if lr is None else {"lr": lr})
+    if weights:
+        arguments["loss_weights"] = _pairs("--loss-weight", weights)
+    training = compiler.make_training_model(
+        model, loss=_losses(losses, given), batch=None if batch == "-" else batch, **arguments
+    )
+    compiler.api.save_model(training, out)
+    for line in _summary(training):
+        click.echo(line)
+    click.echo(f"wrote {out}")
+
+
+def _losses(losses: Sequence[str], options: dict[str, Any]) -> Any:
+    """One loss, or several by output."""
+    named = [loss.rpartition("=") for loss in losses or ["cross_entropy"]]
+    made = [compiler.Loss(kind, **_known(kind, options)) for _, _, kind in named]
+    if len(made) == 1 and not named[0][1]:
+        return made[0]
+    if not all(found for _, found, _ in named):
+        raise InputError("--loss: with several losses, each is OUTPUT=NAME")
+    return {output: loss for (output, _, _), loss in zip(named, made, strict=True)}
+
+
+def _known(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, if a Loss has them at all. InputError."""
+    known = [n for n in compiler.Loss.__dataclass_fields__ if n != "kind"]
+    for name in options:
+        if name not in known:
+            raise InputError(f"--loss-option: there is no option {name!r} of {kind}: there are {', '.join(known)}")
+    return options
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE, the value as JSON if it is some."""
+    found = {}
+    for text in texts:
+        name, sign, value = text.rpartition("=") if option == "--loss-weight" else text.partition("=")
+        if not sign or not name:
+            raise InputError(f"{option}: {text!r} is not NAME=VALUE")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _summary(model: onnx.ModelProto) -> list[str]:
+    """What trains, what a step takes."""
+    info = model.training_info[0]
+    gradient = next(node for node in info.algorithm.node if node.op_type == "Gradient")
+    xs = next(list(a.strings) for a in gradient.attribute if a.name == "xs")
+    tensors = {t.name: t for t in model.graph.initializer}
+    names = [x.decode() for x in xs]
+    numbers = sum(_size(tensors[n].dims) for n in names)
+    listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
+    defaults = {t.name for t in (*model.graph.initializer, *info.algorithm.initializer)}
+    inputs = [_shown(v) for v in (*model.graph.input, *info.algorithm.input) if v.name not in defaults]
+    return [
+        f"{len(names)} tensors train, {numbers} numbers: {listed}",
+        f"a step takes {', '.join(inputs)}",
+    ]
+
+
+def _size(dims: Sequence[int]) -> int:
+    size = 1
+    for d in dims:
+        size *= d
+    return size
+
+
+def _shown(value: onnx.ValueInfoProto) -> str:
+    dims = [d.dim_param or str(d.dim_value) for d in value.type.tensor_type.shape.dim]
+    return f"{value.name!r} [{', '.join(dims)}]"

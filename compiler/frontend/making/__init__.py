@@ -1,0 +1,18 @@
+"""From any inference model to a training model of the standard: `make_training_model`.
+
+names, emit       free names; `Algorithm`, what an algorithm graph is put together from
+facts             who makes and reads a value, types, constants
+batch, batch_...  a batch fixed at 1 becomes a symbol
+select            which tensors train
+modes             training form of BatchNormalization and Dropout
+loss_options      `Loss`: what the user says       activations  a Softmax or Sigmoid before the loss
+losses, class_losses, own_loss                     the nodes of each
+optimizers, ...   updates, schedules, clipping, accumulation, averages
+fresh             the initialization graph
+model             all of it, in order
+"""
+
+from compiler.frontend.making.loss_options import Loss
+from compiler.frontend.making.model import make_training_model
+
+__all__ = ["Loss", "make_training_model"]

@@ -1,0 +1,239 @@
+"""Which tensors train.
+
+By default weights: tensors of floating point that a network learns, by what reads them. `_WEIGHTS` lists operands that
+are weights of their operator. Of Add and Mul a constant is a weight if the other operand comes from weights: what is
+done to inputs before the first weight is preprocessing. Not weights are settings (bounds, ratios, running statistics),
+single numbers that are multiplied, and what is infinite (masks). A tensor may reach its use through a Reshape, ...
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from compiler.errors import InputError, did_you_mean
+from compiler.frontend.making.facts import Facts, attribute, constant_of
+from compiler.frontend.walk import all_nodes
+from compiler.ir.proto import element_type_name
+from compiler.ir.types import AnyArray
+
+_WEIGHTS: dict[str, set[int]] = {
+    "Conv": {1, 2},
+    "ConvTranspose": {1, 2},
+    "DeformConv": {1, 3},
+    "Gemm": {0, 1, 2},
+    "MatMul": {0, 1},
+    "BatchNormalization": {1, 2},
+    "InstanceNormalization": {1, 2},
+    "LayerNormalization": {1, 2},
+    "GroupNormalization": {1, 2},
+    "RMSNormalization": {1},
+    "LSTM": {1, 2, 3, 7},
+    "GRU": {1, 2, 3},
+    "RNN": {1, 2, 3},
+    "PRelu": {1},
+    "Gather": {0},
+    "GatherND": {0},
+    "GatherElements": {0},
+    "Einsum": set(range(16)),
+    "Concat": set(range(64)),  # a class token
+}
+_VIEWS = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Split", "Expand"}
+_VIEWS |= {"QuantizeLinear", "DequantizeLinear"}
+_PRODUCTS = {"MatMul", "Conv", "ConvTranspose", "Gemm", "Einsum"}
+
+TRAINABLE = {TensorProto.FLOAT, TensorProto.DOUBLE}
+"""Element types that the standard's optimizers have."""
+
+_FLOATS = TRAINABLE | {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+
+Patterns = str | Sequence[str]
+"""One glob pattern, or several."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tensor that may train: an initializer, or the value of a Constant or ConstantOfShape node."""
+
+    name: str
+    elem_type: int
+    shape: tuple[int, ...]
+    read: Callable[[], AnyArray]
+    node: NodeProto | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+def candidates(facts: Facts) -> dict[str, Candidate]:
+    """All tensors of floating point that have axes, by name."""
+    found = {}
+    for t in facts.initializers.values():
+        if t.data_type in _FLOATS:
+            found[t.name] = Candidate(t.name, t.data_type, tuple(t.dims), partial(numpy_helper.to_array, t))
+    for node in facts.model.graph.node:
+        made = _made_by(node, facts)
+        if made is not None:
+            found[made.name] = made
+    return found
+
+
+def _made_by(node: NodeProto, facts: Facts) -> Candidate | None:
+    if node.op_type == "Constant":
+        array = constant_of(node)
+    elif node.op_type == "ConstantOfShape":
+        shape = facts.constant(node.input[0])
+        value = attribute(node, "value")
+        fill = numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.zeros(1, np.float32)
+        array = None if shape is None else np.broadcast_to(fill.reshape(()), tuple(int(d) for d in shape))
+    else:
+        return None
+    if array is None or not node.output:
+        return None
+    elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if elem_type not in _FLOATS:
+        return None
+    return Candidate(node.output[0], elem_type, array.shape, lambda: np.ascontiguousarray(array), node)
+
+
+def weights(facts: Facts, known: Mapping[str, Candidate]) -> dict[str, Candidate]:
+    """The candidates that are weights, in the order of the file."""
+    learned: set[str] = set()
+    found: set[str] = set()
+    origin = {name: name for name in known}  # value -> the candidate that it is a view of
+    varying = set(facts.inputs)
+    doubtful: set[str] = set()
+    for node in all_nodes(facts.model.graph):
+        operands = [v for v in node.input if v]
+        if node.op_type in _VIEWS and operands and operands[0] in origin:
+            origin |= {v: origin[operands[0]] for v in node.output if v}
+            continue
+        for position, v in enumerate(node.input):
+            if v in origin and _is_weight(node, position, known[origin[v]], facts, learned, varying, doubtful):
+                found.add(origin[v])
+        if any(v in learned or (v in origin and origin[v] in found) for v in operands):
+            learned.update(node.output)
+        if any(v in varying for v in operands):
+            varying.update(node.output)
+    found = found or doubtful  # a model of elementwise arithmetic only
+    return {name: c for name, c in known.items() if name in found}
+
+
+def _is_weight(
+    node: NodeProto,
+    position: int,
+    tensor: Candidate,
+    facts: Facts,
+    learned: set[str],
+    varying: set[str],
+    doubtful: set[str],
+) -> bool:
+    if not tensor.shape or tensor.elem_type not in TRAINABLE:
+        return False
+    if node.op_type in _WEIGHTS:
+        return position in _WEIGHTS[node.op_type] and (node.op_type != "Concat" or _is_token(tensor))
+    if node.op_type not in ("Add", "Mul") or not np.isfinite(tensor.read()).all():
+        return False
+    other = node.input[1 - position]
+    source = facts.producer.get(other)
+    is_bias = node.op_type == "Add" and source is not None and source.op_type in _PRODUCTS
+    if tensor.size == 1 and not is_bias:
+        return False
+    if other in varying and other not in learned:
+        doubtful.add(tensor.name)
+    return other in learned and other in varying
+
+
+def _is_token(tensor: Candidate) -> bool:
+    array = tensor.read()
+    return tensor.size > 1 and bool((array != array.flat[0]).any())
+
+
+def choose(
+    facts: Facts,
+    known: Mapping[str, Candidate],
+    sources: Iterable[str],
+    train: Patterns | None,
+    freeze: Patterns | None,
+) -> list[Candidate]:
+    """The tensors that train. sources: what the losses read.
+
+    A pattern selects among the weights; a full name may also be that of another tensor of floating point. InputError:
+    a pattern that matches nothing, a name that cannot train, or nothing left.
+    """
+    default = weights(facts, known)
+    reached = facts.upstream(sources)
+    chosen = {name for name in default if name in reached}
+    if train is not None:
+        for name in {train} if isinstance(train, str) else set(train):
+            if name in known:
+                _check_trainable(known[name], name in reached)
+        chosen = _matched("train", train, default, known) & reached
+    if freeze is not None:
+        chosen -= _matched("freeze", freeze, default, known)
+    result = [c for name, c in known.items() if name in chosen]
+    if not result:
+        raise InputError(_nothing(default, known, train, freeze))
+    return result
+
+
+def _check_trainable(tensor: Candidate, reached: bool) -> None:
+    if tensor.elem_type not in TRAINABLE:
+        kind = element_type_name(tensor.elem_type)
+        raise InputError(f"train: {tensor.name!r} is {kind}, in which updates are lost: convert the model to float32")
+    if not reached:
+        raise InputError(
+            f"train: {tensor.name!r} has no influence on the loss: leave it out, or add a loss that it has"
+        )
+
+
+def _nothing(
+    default: Mapping[str, Candidate],
+    known: Mapping[str, Candidate],
+    train: Patterns | None,
+    freeze: Patterns | None,
+) -> str:
+    if train is not None or freeze is not None:
+        return f"every parameter is frozen: train={train!r} and freeze={freeze!r} leave none of {_some(default)}"
+    narrow = [c.name for c in known.values() if c.elem_type not in TRAINABLE and c.shape]
+    if narrow:
+        return f"the weights are in half precision, in which updates are lost ({_some(narrow)}): convert to float32"
+    if default:
+        return f"no weight has influence on the loss: there are {_some(default)}"
+    return "the model has no weights of floating point, so there is nothing to train"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(map(repr, listed[:5])) + (f", ... ({len(listed)} in all)" if len(listed) > 5 else "") or "none"
+
+
+def _matched(
+    option: str, patterns: Patterns, default: Mapping[str, Candidate], known: Mapping[str, Candidate]
+) -> set[str]:
+    found = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        matched = {pattern} & set(known) or set(fnmatch.filter(default, pattern))
+        if not matched:
+            near = did_you_mean(pattern, known) or f": there are {_some(default)}"
+            raise InputError(f"{option}: no weight matches {pattern!r}{near}")
+        found |= matched
+    return found
+
+
+def lift(model: ModelProto, tensors: Iterable[Candidate]) -> None:
+    """Make initializers of candidates that are values of nodes; in place."""
+    moved = {c.name: c for c in tensors if c.node is not None}
+    if not moved:
+        return
+    kept = [node for node in model.graph.node if not (node.output and node.output[0] in moved)]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    model.graph.initializer.extend(numpy_helper.from_array(c.read(), name) for name, c in moved.items())

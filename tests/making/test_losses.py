@@ -1,0 +1,295 @@
+"""Every loss against its formula in numpy: as it is written (by onnx.reference), and its gradient (by differences)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import compiler
+from compiler import Loss, make_training_model
+from compiler.ir.interpret import interpret
+from tests.making import loss_formulas as formulas
+from tests.making.loss_models import (
+    FEATURES,
+    Array,
+    checked,
+    linear,
+    loss_by_reference,
+    output,
+    step_by_interpreter,
+    step_graph,
+)
+from tests.slopes import slope
+
+OPSETS = (8, 13, 22)
+
+
+def inputs(shape: Sequence[int]) -> Array:
+    return np.random.default_rng(1).normal(size=(*shape[:-1], FEATURES))
+
+
+def agree(model: onnx.ModelProto, feeds: dict[str, Array], expected: float) -> None:
+    """The loss as written, in the IR, and its gradient."""
+    checked(model)
+    if model.opset_import[0].version >= 13:
+        assert loss_by_reference(model, feeds) == pytest.approx(expected, rel=1e-12)
+    graph = step_graph(model, feeds)
+
+    def loss(w: Mapping[str, Array]) -> float:
+        return float(interpret(graph, feeds, w)["loss"].reshape(()))
+
+    values = interpret(graph, feeds)
+    assert float(values["loss"].reshape(())) == pytest.approx(expected, rel=1e-12)
+    w = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    direction = np.random.default_rng(2).normal(size=w.shape)
+    measured = slope(loss, "w", w, direction, 1e-6)
+    assert float((values["w.gradient"] * direction).sum()) == pytest.approx(measured, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize(
+    ("options", "formula"),
+    [
+        ({}, {}),
+        ({"weight": [0.5, 2.0, 1.0, 3.0]}, {"weight": [0.5, 2.0, 1.0, 3.0]}),
+        ({"label_smoothing": 0.1}, {"smoothing": 0.1}),
+        ({"ignore_index": -100}, {"ignore": -100}),
+        (
+            {"weight": [0.5, 2.0, 1.0, 3.0], "label_smoothing": 0.2, "ignore_index": 2},
+            {"weight": [0.5, 2.0, 1.0, 3.0], "smoothing": 0.2, "ignore": 2},
+        ),
+        ({"reduction": "sum", "ignore_index": 1}, {"reduction": "sum", "ignore": 1}),
+    ],
+    ids=["plain", "weight", "smoothing", "ignored", "all", "sum"],
+)
+def test_cross_entropy(opset: int, options: dict[str, Any], formula: dict[str, Any]) -> None:
+    labels = np.array([0, 1, options.get("ignore_index", 3), 3, 2])
+    model = linear(["N", 4], opset=opset)
+    feeds = {"x": inputs([5, 4]), "label": labels}
+    expected = formulas.cross_entropy(formulas.log_softmax(output(model, feeds), -1), labels, **formula)
+    agree(make_training_model(model, loss=Loss("cross_entropy", **options), optimizer="sgd"), feeds, expected)
+
+
+@pytest.mark.parametrize("opset", [8, 13])
+@pytest.mark.parametrize(
+    ("shape", "axis", "perm"),
+    [((2, 5, 4), None, None), ((2, 5, 4), 1, (0, 2, 1)), ((2, 3, 2, 4), None, (0, 3, 1, 2)), ((4,), None, None)],
+    ids=["last", "middle", "image", "alone"],
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_classes_on_any_axis(
+    opset: int, shape: tuple[int, ...], axis: int | None, perm: Sequence[int] | None, smoothing: float
+) -> None:
+    model = linear(shape, [("Transpose", {"perm": perm})] if perm else [], opset)
+    labels = np.random.default_rng(4).integers(0, 4, shape[:-1])
+    feeds = {"x": inputs(shape), "label": labels}
+    log = formulas.log_softmax(output(model, feeds), -1)
+    loss = Loss("cross_entropy", axis=axis, label_smoothing=smoothing)
+    expected = formulas.cross_entropy(log, labels, smoothing=smoothing)
+    agree(make_training_model(model, loss=loss, optimizer="sgd", batch=None), feeds, expected)
+
+
+@pytest.mark.parametrize("opset", [8, 13])
+@pytest.mark.parametrize("kind", ["cross_entropy", "nll"])
+@pytest.mark.parametrize("end", ["Softmax", "LogSoftmax"])
+def test_a_softmax_before_the_loss_is_looked_through(opset: int, kind: str, end: str) -> None:
+    model = linear(["N", 4], [(end, {"axis": 1}), ("Identity", {})], opset)
+    labels = np.array([0, 1, 3, 3, 2])
+    feeds = {"x": inputs([5, 4]), "label": labels}
+    if (kind, end) == ("nll", "Softmax"):
+        with pytest.raises(compiler.InputError, match="'y' is a Softmax: use cross_entropy"):
+            make_training_model(model, loss=kind)
+        return
+    training = make_training_model(model, loss=kind, optimizer="sgd")
+    expected = formulas.cross_entropy(formulas.log_softmax(output(model, feeds), -1), labels)
+    agree(training, feeds, expected)
+    readers = [n for n in training.training_info[0].algorithm.node if "y0" in n.input]
+    assert [n.op_type for n in readers] == ["SoftmaxCrossEntropyLoss" if opset >= 12 else "LogSoftmax"]
+
+
+def test_nll_of_log_probabilities() -> None:
+    model = linear(["N", 4])
+    labels = np.array([0, 1, 3, 3, 2])
+    feeds = {"x": inputs([5, 4]), "label": labels}
+    loss = Loss("NLLLoss", weight=[1, 2, 3, 4], ignore_index=3)
+    expected = formulas.cross_entropy(output(model, feeds), labels, weight=[1, 2, 3, 4], ignore=3)
+    agree(make_training_model(model, loss=loss, optimizer="sgd"), feeds, expected)
+
+
+@pytest.mark.parametrize("opset", [8, 13])
+def test_targets_may_be_probabilities(opset: int) -> None:
+    model = linear(["N", 4], opset=opset)
+    target = np.random.default_rng(6).dirichlet(np.ones(4), 5)
+    weight = np.array([0.5, 2.0, 1.0, 3.0])
+    feeds = {"x": inputs([5, 4]), "target": target}
+    loss = Loss("cross_entropy", soft_targets=True, label_smoothing=0.1, weight=list(weight))
+    log = formulas.log_softmax(output(model, feeds), -1)
+    expected = float(-(weight * (target * 0.9 + 0.1 / 4) * log).sum(-1).mean())
+    agree(make_training_model(model, loss=loss, optimizer="sgd"), feeds, expected)
+
+
+def test_probabilities_that_no_softmax_made() -> None:
+    model = linear(["N", 4], [("Softmax", {}), ("Abs", {})])
+    labels = np.array([0, 1, 3, 3, 2])
+    feeds = {"x": inputs([5, 4]), "label": labels}
+    loss = Loss("cross_entropy", from_logits=False)
+    expected = formulas.cross_entropy(np.log(output(model, feeds, "y")), labels)
+    agree(make_training_model(model, loss=loss, optimizer="sgd"), feeds, expected)
+
+
+Formula = Callable[[Array, Array], Array]
+
+
+@pytest.mark.parametrize("opset", [8, 18])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("loss", "formula"),
+    [
+        (Loss("MSELoss"), lambda x, t: (x - t) ** 2),
+        (Loss("mean_absolute_error"), lambda x, t: np.abs(x - t)),
+        (Loss("huber", delta=0.4), lambda x, t: formulas.huber(x, t, 0.4)),
+        (Loss("SmoothL1Loss", beta=0.5), lambda x, t: formulas.smooth_l1(x, t, 0.5)),
+        (Loss("bce"), formulas.bce),
+        (Loss("bce", pos_weight=[1, 2, 3, 4], weight=[2, 1, 1, 3], label_smoothing=0.1),
+         lambda x, t: formulas.bce(x, t, [1, 2, 3, 4], [2, 1, 1, 3], 0.1)),
+        (Loss("kl"), lambda x, t: formulas.kl(formulas.log_softmax(x, -1), t)),
+        (Loss("cosine"), lambda x, t: 1 - formulas.cosine(x, t)),
+    ],
+    ids=["mse", "l1", "huber", "smooth_l1", "bce", "bce_options", "kl", "cosine"],
+)  # fmt: skip
+def test_losses_of_numbers(opset: int, reduction: str, loss: Loss, formula: Formula) -> None:
+    model = linear(["N", 4], opset=opset)
+    target = np.random.default_rng(6).dirichlet(np.ones(4), 5)
+    target[0] = [1, 0, 0, 0]
+    feeds = {"x": inputs([5, 4]), "target": target}
+    each = formula(output(model, feeds), target)
+    training = make_training_model(model, loss=replace(loss, reduction=reduction), optimizer="sgd")
+    agree(training, feeds, float(each.mean() if reduction == "mean" else each.sum()))
+
+
+@pytest.mark.parametrize("end", [[], [("Sigmoid", {})]], ids=["logits", "sigmoid"])
+def test_binary_cross_entropy_is_exact_far_from_zero_and_at_it(end: Any) -> None:
+    """Where a logarithm of a sigmoid is infinite, and where |x| has no derivative."""
+    model = linear(["N", 1], end)
+    w = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    x = np.array([800.0, -800.0, 40.0, 0.0])[:, None] * np.linalg.pinv(w)
+    feeds = {"x": x, "target": np.array([[0.0], [1.0], [1.0], [1.0]])}
+    values = step_by_interpreter(make_training_model(model, loss="bce", optimizer="sgd", batch=None), feeds)
+    expected = (800 + 800 + np.exp(-40.0) + np.log(2)) / 4
+    assert float(values["loss"]) == pytest.approx(expected, rel=1e-12)
+    slopes = np.array([1, -1, -np.exp(-40.0), -0.5]) / 4
+    np.testing.assert_allclose(values["w.gradient"][:, 0], slopes @ x, rtol=1e-9)
+
+
+def test_probabilities_for_binary_cross_entropy() -> None:
+    model = linear(["N", 2], [("Sigmoid", {}), ("Abs", {})])
+    target = np.random.default_rng(6).random((5, 2))
+    feeds = {"x": inputs([5, 2]), "target": target}
+    expected = float(formulas.bce(output(model, feeds), target).mean())
+    agree(make_training_model(model, loss=Loss("bce", from_logits=False), optimizer="sgd"), feeds, expected)
+
+
+def two_outputs() -> onnx.ModelProto:
+    model = linear(["N", 4], [("Tanh", {})])
+    model.graph.output.append(helper.make_tensor_value_info("y0", TensorProto.DOUBLE, ["N", 4]))
+    return model
+
+
+def test_cosine_embedding_of_two_outputs() -> None:
+    model = two_outputs()
+    feeds = {"x": inputs([5, 4]), "target": np.array([1.0, -1, -1, 1, -1])}
+    cosine = formulas.cosine(output(model, feeds, "y"), output(model, feeds, "y0"))
+    margin = float(np.median(cosine[feeds["target"] == -1])) - 0.01
+    expected = np.where(feeds["target"] == 1, 1 - cosine, np.maximum(0, cosine - margin)).mean()
+    loss = Loss("cosine_embedding", other="y0", margin=margin)
+    agree(make_training_model(model, loss=loss, optimizer="sgd"), feeds, float(expected))
+
+
+def test_several_losses_with_weights() -> None:
+    model = two_outputs()
+    labels = np.array([0, 1, 3, 3, 2])
+    feeds = {"x": inputs([5, 4]), "y0.label": labels, "y.target": np.zeros((5, 4))}
+    first = formulas.cross_entropy(formulas.log_softmax(output(model, feeds, "y0"), -1), labels)
+    second = float(np.abs(output(model, feeds, "y")).mean())
+    training = make_training_model(
+        model, loss={"y0": "cross_entropy", "y": "l1"}, loss_weights={"y": 0.3}, optimizer="sgd"
+    )
+    agree(training, feeds, first + 0.3 * second)
+    graph = step_graph(training, feeds)
+    values = interpret(graph, feeds)
+    assert [float(values[graph.outputs[n]]) for n in ("y0.loss", "y.loss")] == pytest.approx([first, second])
+
+
+@pytest.mark.parametrize(("time_axis", "blank"), [(0, 0), (1, 2)])
+def test_ctc(time_axis: int, blank: int) -> None:
+    """Against the sum over all paths: repeats, an empty list, a short input, padding that is no class."""
+    model = linear((4, 3, 3) if time_axis == 0 else (3, 4, 3))
+    label = 1 - blank // 2
+    target = np.array([[label, label], [1, -7], [9, 9]])
+    lengths, times = np.array([2, 1, 0]), np.array([4, 3, 4])
+    x = np.random.default_rng(1).normal(size=(4, 3, FEATURES))
+    log = formulas.log_softmax(x @ onnx.numpy_helper.to_array(model.graph.initializer[0]), -1)
+    lists = zip(target, lengths, times, range(3), strict=True)
+    costs = [formulas.ctc(log[:t, i], row[:n], blank) / max(n, 1) for row, n, t, i in lists]
+    feeds = {"x": np.moveaxis(x, 0, time_axis), "target": target, "input_lengths": times, "target_lengths": lengths}
+    training = make_training_model(
+        model, loss=Loss("ctc", time_axis=time_axis, blank=blank), optimizer="sgd", batch=None
+    )
+    assert compiler.check(training) == ()
+    graph = step_graph(training, feeds)
+    assert float(interpret(graph, feeds)["loss"].reshape(())) == pytest.approx(float(np.mean(costs)), rel=1e-12)
+
+
+def own_graph(opset: int = 17) -> onnx.ModelProto:
+    """The weighted mean of squares of y0, with a target and weights of its own."""
+    nodes = [
+        helper.make_node("Sub", ["y0", "wanted"], ["error"]),
+        helper.make_node("Mul", ["error", "error"], ["square"]),
+        helper.make_node("Mul", ["square", "importance"], ["weighted"]),
+        helper.make_node("Mul", ["weighted", "two"], ["doubled"]),
+        helper.make_node("ReduceMean", ["doubled"], ["result"], keepdims=0),
+    ]
+    values = [("y0", ["N", 4]), ("wanted", ["N", 4]), ("importance", ["N", 1])]
+    graph = helper.make_graph(
+        nodes,
+        "weighted squares",
+        [helper.make_tensor_value_info(n, TensorProto.DOUBLE, d) for n, d in values],
+        [helper.make_tensor_value_info("result", TensorProto.DOUBLE, [])],
+        [onnx.numpy_helper.from_array(np.array(2.0), "two")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def test_a_loss_of_your_own_as_a_graph() -> None:
+    model = two_outputs()
+    wanted, importance = np.random.default_rng(7).random((5, 4)), np.arange(5.0)[:, None]
+    feeds = {"x": inputs([5, 4]), "wanted": wanted, "importance": importance}
+    expected = float((2 * importance * (output(model, feeds) - wanted) ** 2).mean())
+    agree(make_training_model(model, loss=own_graph(), optimizer="sgd"), feeds, expected)
+
+
+def test_a_loss_of_your_own_as_a_function() -> None:
+    function = helper.make_function(
+        "mine",
+        "cubes",
+        ["prediction", "truth"],
+        ["cost"],
+        [
+            helper.make_node("Sub", ["prediction", "truth"], ["error"]),
+            helper.make_node("Abs", ["error"], ["size"]),
+            helper.make_node("Mul", ["size", "size"], ["square"]),
+            helper.make_node("Mul", ["square", "size"], ["cube"]),
+            helper.make_node("ReduceMean", ["cube"], ["cost"], keepdims=0),
+        ],
+        [helper.make_opsetid("", 17)],
+    )
+    model = linear(["N", 4])
+    feeds = {"x": inputs([5, 4]), "truth": np.zeros((5, 4))}
+    training = make_training_model(model, loss=function, optimizer="sgd")
+    agree(training, feeds, float((np.abs(output(model, feeds)) ** 3).mean()))

@@ -1,0 +1,275 @@
+"""Which tensors train, fresh weights, and what the arguments must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+import compiler
+from compiler import InputError, Loss, make_training_model
+from compiler.ir.interpret import interpret
+from tests.making.loss_models import Array, checked, linear
+
+RNG = np.random.default_rng(0)
+
+
+def model_of(
+    nodes: list[NodeProto],
+    weights: Mapping[str, Array],
+    x: tuple[Any, ...] = ("N", 3),
+    y: tuple[Any, ...] = ("N", 2),
+    dtype: int = TensorProto.FLOAT,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", dtype, x)],
+        [helper.make_tensor_value_info("y", dtype, y)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def numbers(*shape: int) -> Array:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def constant(name: str, array: Array) -> NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array))
+
+
+def trained(model: onnx.ModelProto) -> set[str]:
+    (node,) = [n for n in model.training_info[0].algorithm.node if n.op_type == "Gradient"]
+    return {v.removesuffix(".gradient") for v in node.output}
+
+
+def network() -> onnx.ModelProto:
+    """With preprocessing, a bound, a mask, weights in nodes and behind views, and biases of one number."""
+    nodes = [
+        helper.make_node("Sub", ["x", "mean"], ["x1"]),
+        helper.make_node("Mul", ["x1", "inverse"], ["x2"]),
+        helper.make_node("Clip", ["x2", "", "bound"], ["x3"]),
+        helper.make_node("Transpose", ["turned"], ["w1"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x3", "w1"], ["h1"]),
+        constant("bias", numbers(4)),
+        helper.make_node("Add", ["h1", "bias"], ["h2"]),
+        helper.make_node("ConstantOfShape", ["four"], ["zero_bias"]),
+        helper.make_node("Add", ["h2", "zero_bias"], ["h3"]),
+        helper.make_node("Mul", ["h3", "half"], ["h4"]),
+        constant("number", np.array([0.5], np.float32)),
+        helper.make_node("Mul", ["h4", "number"], ["h5"]),
+        helper.make_node("Add", ["h5", "mask"], ["h6"]),
+        helper.make_node("Relu", ["h6"], ["h7"]),
+        helper.make_node("MatMul", ["h7", "head.w"], ["h8"]),
+        helper.make_node("Add", ["h8", "head.b"], ["y"]),
+    ]
+    weights = {
+        "mean": numbers(3),
+        "inverse": numbers(3),
+        "bound": np.array(3.0, np.float32),
+        "turned": numbers(4, 3),
+        "four": np.array([4]),
+        "half": np.array(0.5, np.float32),
+        "mask": np.array([0, 0, 0, -np.inf], np.float32),
+        "head.w": numbers(4, 2),
+        "head.b": np.array([0.1], np.float32),
+    }
+    return model_of(nodes, weights)
+
+
+ALL = {"turned", "bias", "zero_bias", "head.w", "head.b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ALL),
+        ({"train": "head.*"}, {"head.w", "head.b"}),
+        ({"freeze": "head.*"}, ALL - {"head.w", "head.b"}),
+        ({"freeze": ["head.w", "*bias"]}, {"turned", "head.b"}),
+        ({"train": ["head.*", "turned"], "freeze": "head.b"}, {"turned", "head.w"}),
+        ({"train": ["head.w", "mean"]}, {"head.w", "mean"}),
+        ({"train": "*"}, ALL),
+    ],
+)
+def test_the_tensors_that_train(options: dict[str, Any], expected: set[str]) -> None:
+    model = network()
+    before = model.SerializeToString()
+    training = checked(make_training_model(model, optimizer="sgd", **options))
+    assert trained(training) == expected
+    assert expected <= {t.name for t in training.graph.initializer}
+    assert {b.key for b in training.training_info[0].update_binding} - {"iteration"} == expected
+    assert model.SerializeToString() == before
+
+
+def test_what_is_frozen_costs_nothing() -> None:
+    training = make_training_model(network(), optimizer="sgd", train="head.*")
+    program = compiler.api.program(training, dims={"N": 5})
+    backward = [n for n in program.step.nodes if n.op in ("MatMul", "Gemm")]
+    assert len(backward) == 3  # two forward, one gradient
+
+
+def test_outputs_that_are_left_out_need_not_be_supported() -> None:
+    """As a classifier of scikit-learn: the class comes first, by operators of another domain."""
+    model = network()
+    model.graph.node.append(helper.make_node("ArrayFeatureExtractor", ["y", "four"], ["class"], domain="ai.onnx.ml"))
+    model.graph.node.append(helper.make_node("ArgMax", ["y"], ["best"], axis=1, keepdims=0))
+    for name, dtype in (("class", TensorProto.FLOAT), ("best", TensorProto.INT64)):
+        model.graph.output.insert(0, helper.make_tensor_value_info(name, dtype, None))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    with pytest.raises(compiler.UnsupportedError, match="ArrayFeatureExtractor"):
+        make_training_model(model)
+    training = make_training_model(model, outputs=["best", "y"])
+    assert [v.name for v in training.graph.output] == ["best", "y"]
+    assert compiler.check(training) == ()
+    with pytest.raises(InputError, match=r"outputs: the model has no output 'bets' \(did you mean 'best'\?\)"):
+        make_training_model(model, outputs=["bets"])
+
+
+def test_a_model_of_arithmetic_only_trains_its_constants() -> None:
+    nodes = [helper.make_node("Mul", ["x", "a"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])]
+    model = model_of(nodes, {"a": numbers(3), "b": numbers(3)}, y=("N", 3))
+    assert trained(make_training_model(model, loss="mse")) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": "haed.*"}, r"train: no weight matches 'haed\.\*'"),
+        ({"train": "head.v"}, r"no weight matches 'head.v' \(did you mean 'head.w'\?\)"),
+        ({"freeze": "conv*"}, r"freeze: no weight matches 'conv\*': there are 'turned'"),
+        ({"freeze": "*"}, r"every parameter is frozen: train=None and freeze='\*' leave none of"),
+        ({"loss": "cross_entorpy"}, r"there is no loss 'cross_entorpy' \(did you mean 'cross_entropy'\?\)"),
+        ({"output": "Y"}, r"the model has no output 'Y' \(did you mean 'y'\?\)"),
+        ({"loss": {"z": "mse"}}, r"the model has no output 'z'"),
+        ({"loss": {"y": "mse"}, "output": "y"}, r"output= is for one loss"),
+        ({"loss_weights": {"z": 1.0}}, r"loss_weights: output 'z' has no loss"),
+        ({"loss": "mse", "target": "x"}, r"target: the model has a value 'x' already"),
+        ({"optimizer": "adma"}, r"no optimizer 'adma' \(did you mean 'adam'\?\)"),
+        ({"frezee": "head.*"}, r"make_training_model has no argument 'frezee' \(did you mean 'freeze'\?\)"),
+        ({"batch_norm": "eval"}, r"batch_norm must be one of auto, train, frozen, not 'eval'"),
+        ({"initialize": "kaimming"}, r"initialize: there is no 'kaimming' \(did you mean 'kaiming"),
+        ({"seed": 1}, r"seed is of the initialization"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_training_model(network(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "mse", "label_smoothing": 0.1}, r"loss mse has no option label_smoothing: it has reduction, target"),
+        ({"kind": "bce", "axis": 1}, r"the loss bce has no option axis"),
+        ({"kind": "mse", "reduction": "none"}, r"reduction must be 'mean' or 'sum', not 'none': a step has one loss"),
+        ({"kind": "ce", "label_smoothing": 1.5}, r"label_smoothing must be from 0 to 1, not 1.5"),
+        ({"kind": "huber", "delta": 0}, r"delta must be greater than 0, not 0"),
+        ({"kind": "ce", "soft_targets": True, "ignore_index": 0}, r"ignore_index is a class number"),
+        ({"kind": 3}, r"a loss is a name, a FunctionProto or a model, not int"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_a_loss(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Loss(**options)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Loss("cross_entropy", weight=[1, 2, 3]), r"weight has 3 numbers, but output 'y' has 2 classes on axis 1"),
+        (Loss("cross_entropy", weight=[1, -2]), r"weight must be finite numbers, none below 0"),
+        (Loss("cross_entropy", axis=2), r"axis 2 is no axis of output 'y', which has 2"),
+        (Loss("bce", pos_weight=[1, 2, 3]), r"pos_weight has the shape \[3\], which does not broadcast to output 'y'"),
+        (Loss("cosine_embedding", other="z"), r"the model has no output 'z'"),
+    ],
+)
+def test_losses_that_do_not_fit_the_output(loss: Loss, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_training_model(network(), loss=loss)
+
+
+def test_outputs_that_have_no_loss() -> None:
+    whole = model_of([helper.make_node("ArgMax", ["h"], ["y"])], {})
+    whole.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    whole.graph.node.insert(0, helper.make_node("MatMul", ["x", "w"], ["h"]))
+    whole.graph.initializer.append(numpy_helper.from_array(numbers(3, 4), "w"))
+    whole.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
+    with pytest.raises(InputError, match="a loss cannot be on output 'y', which is INT64, a loss needs float32"):
+        make_training_model(whole, loss="mse")
+    softmax = linear(["N", 4], [("Softmax", {})])
+    with pytest.raises(InputError, match="output 'y' is a Softmax, not logits: leave out from_logits"):
+        make_training_model(softmax, loss=Loss("cross_entropy", from_logits=True))
+    with pytest.raises(InputError, match="is a Softmax over axis 1, but the classes of the loss are on axis 0"):
+        make_training_model(softmax, loss=Loss("cross_entropy", axis=0))
+    half = linear(["N", 4], dtype=TensorProto.FLOAT16)
+    with pytest.raises(InputError, match="output 'y', which is FLOAT16: convert the model to float32"):
+        make_training_model(half)
+
+
+def test_models_that_do_not_train() -> None:
+    empty = model_of([helper.make_node("Relu", ["x"], ["y"])], {}, y=("N", 3))
+    with pytest.raises(InputError, match="the model has no weights of floating point"):
+        make_training_model(empty, loss="mse")
+    with pytest.raises(InputError, match="the model has training_info already"):
+        make_training_model(make_training_model(network()))
+    apart = network()
+    apart.graph.output[0].name = "z"
+    apart.graph.node.append(helper.make_node("MatMul", ["x", "w"], ["z"]))
+    apart.graph.initializer.append(numpy_helper.from_array(numbers(3, 2), "w"))
+    with pytest.raises(InputError, match="'turned' has no influence on the loss"):
+        make_training_model(apart, train="turned")
+    assert trained(make_training_model(apart, train="*")) == {"w"}
+    narrow = linear(["N", 4], dtype=TensorProto.FLOAT16)
+    narrow.graph.node[-1].op_type = "Cast"
+    narrow.graph.node[-1].attribute.append(helper.make_attribute("to", TensorProto.FLOAT))
+    narrow.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    with pytest.raises(InputError, match="the weights are in half precision, in which updates are lost"):
+        make_training_model(narrow)
+
+
+def test_a_label_out_of_range_is_told_by_the_step() -> None:
+    for opset in (8, 13):
+        training = make_training_model(linear(["N", 4], opset=opset), optimizer="sgd")
+        step = compiler.compile(training)
+        before = step.state["w"].copy()
+        for label in (4, -1):
+            with pytest.raises(InputError, match=r"index|class|label"):
+                step(x=RNG.normal(size=(2, 3)), label=np.array([1, label]))
+        np.testing.assert_array_equal(step.state["w"], before)
+        assert np.isfinite(step(x=RNG.normal(size=(2, 3)), label=np.array([1, 3]))["loss"])
+
+
+@pytest.mark.parametrize("kind", ["kaiming", "kaiming_normal", "xavier", "xavier_normal", "normal", "uniform", "zeros"])
+def test_fresh_weights(kind: str) -> None:
+    weights = {"w": numbers(300, 200), "scale": numbers(200), "bias": numbers(200)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("LayerNormalization", ["h", "scale", "bias"], ["y"]),
+    ]
+    model = model_of(nodes, weights, ("N", 300), ("N", 200))
+    training = checked(make_training_model(model, loss="mse", initialize=kind, seed=4))
+    program = compiler.api.program(training, dims={"N": 2})
+    assert program.initialize is not None
+    values = interpret(program.initialize, {})
+    fresh = {name: values[v] for name, v in program.initialize.updates.items()}
+    deviation = {
+        "kaiming": np.sqrt(2 / 300),
+        "kaiming_normal": np.sqrt(2 / 300),
+        "xavier": np.sqrt(2 / 500),
+        "xavier_normal": np.sqrt(2 / 500),
+        "normal": 0.02,
+        "uniform": 0.05 / np.sqrt(3),
+        "zeros": 0.0,
+    }[kind]
+    assert fresh["w"].std() == pytest.approx(deviation, rel=0.03)
+    assert fresh["scale"].tolist() == [1.0] * 200
+    assert fresh["bias"].tolist() == [0.0] * 200
+    assert fresh["iteration"] == 0
+    assert not fresh["w.exp_avg"].any()
