@@ -12,6 +12,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from compiler.errors import INSTALL as _INSTALL
 from compiler.errors import BuildError as _BuildError
 
 __version__ = "0.1.0"
@@ -76,7 +77,7 @@ def _module(name: str, wanted: str) -> ModuleType:
         if package in ("", "compiler"):
             raise
         who = "onnxc" if wanted in _MODULES else f"compiler.{wanted}"
-        raise _BuildError(f"{who} needs the package {package!r}, which is not installed: pip install onnxc") from None
+        raise _BuildError(f"{who} needs the package {package!r}, which is not installed: {_INSTALL}") from None
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from compiler.errors import INSTALL
+
 
 def main() -> None:
     """Run `compiler.cli.main`; Ctrl-C while that is still being imported is an interrupt like any other."""
@@ -14,9 +16,7 @@ def main() -> None:
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)
     except ModuleNotFoundError as e:
-        sys.stderr.write(
-            f"error: the command needs the package {e.name!r}, which is not installed: pip install onnxc\n"
-        )
+        sys.stderr.write(f"error: the command needs the package {e.name!r}, which is not installed: {INSTALL}\n")
         sys.exit(1)
     command.main()
 

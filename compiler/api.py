@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,16 @@ from compiler.runtime.arguments import as_array
 from compiler.runtime.step import StepFunction, check_seed
 from compiler.saving import INLINE_LIMIT
 from compiler.saving import save_model as save_model
-from compiler.specialize import Options, Specializations, as_typed, initial_state, state_slots, state_types
-from compiler.trial import blockers
+from compiler.specialize import (
+    Options,
+    Specializations,
+    as_typed,
+    initial_state,
+    returning,
+    state_slots,
+    state_types,
+)
+from compiler.trial import blockers, untrained
 
 Model = onnx.ModelProto | bytes | str | os.PathLike[str]
 
@@ -50,6 +58,7 @@ def compile(
     algorithm: int | None = None,
     max_trip: int | None = None,
     straight_through: bool = False,
+    outputs: Sequence[str] | None = None,
 ) -> StepFunction:
     """Compile a training model to a step function.
 
@@ -60,18 +69,27 @@ def compile(
     that take longer than about a millisecond. seed: of random numbers. algorithm: index of the one TrainingInfoProto
     that the step runs; by default all, in order. max_trip: how often a Loop runs at most whose end is decided at run
     time, which its gradient and its stacked outputs need to know (docs/control-flow.md). straight_through: gradients
-    look through Round, and through QuantizeLinear where DequantizeLinear follows (docs/quantization.md).
+    look through Round, and through QuantizeLinear where DequantizeLinear follows (docs/quantization.md). outputs: what
+    a step returns, by default all outputs of inference and algorithms; what only the others need is not computed.
 
     A model without training_info compiles as well: a call runs its graph. CompileError lists everything in the model
     that cannot be compiled, initialization included; with open dims, what is so at every size, and a call tells the
     rest. InputError: arguments that do not fit the model.
     """
     check_seed(seed)
-    source, arrays = _load(_own(model), dims, static, max_trip)
-    given = (checked_threads(threads), int(seed), algorithm, bool(straight_through))
+    source, arrays = loaded(_own(model), dims, static, max_trip)
+    wanted = None if outputs is None else names_of(outputs)
+    given = (checked_threads(threads), int(seed), algorithm, bool(straight_through), wanted)
     options = Options(dict(dims or {}), arrays, *given)
     work = Specializations(source, options)
     return StepFunction(work, work.initial())
+
+
+def names_of(outputs: Sequence[str]) -> tuple[str, ...]:
+    """Names of outputs. InputError: they are no list of names."""
+    if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
+        raise InputError(f"outputs must be a list of names, not {outputs!r}")
+    return tuple(outputs)
 
 
 def checked_threads(threads: Any) -> int:
@@ -92,7 +110,7 @@ def _own(model: Model) -> Model:
     return copy
 
 
-def _load(
+def loaded(
     model: Model, dims: Mapping[str, int] | None, static: Mapping[str, Any] | None, max_trip: int | None
 ) -> tuple[Source, dict[str, AnyArray]]:
     """A model without problems, and static inputs as arrays. CompileError, InputError."""
@@ -132,8 +150,9 @@ def program(
 ) -> Program:
     """The IR of a model's graphs: as imported (until="import"), after the pass `until`, or after all passes."""
     if until is not None and until not in ("import", *PASS_NAMES):
-        raise InputError(f"there is no pass {until!r}: there are import, {', '.join(PASS_NAMES)}")
-    source, arrays = _load(model, dims, static, max_trip)
+        near = did_you_mean(until, PASS_NAMES) or f": there are import, {', '.join(PASS_NAMES)}"
+        raise InputError(f"there is no pass {until!r}{near}")
+    source, arrays = loaded(model, dims, static, max_trip)
     imported = source.program(dims or {}, {n: as_typed(source, n, a) for n, a in arrays.items()}, algorithm)
     if until == "import":
         return imported
@@ -218,7 +237,9 @@ def examine(
     notes = []
     if not report and not source.updated_by():
         notes.append(UPDATES_NOTHING if source.algorithms else NO_TRAINING)
-    if attempt.report and (tried := [s for s in source.symbols if s not in (dims or {})]):
+    if not report and needs is None and "step" in attempt.graphs:
+        notes.extend(untrained(attempt.graphs["step"]))
+    if attempt.report and attempt.by_size and (tried := [s for s in source.symbols if s not in (dims or {})]):
         notes.append(f"{', '.join(map(repr, tried))} had no size and was tried as 2, 32 and 224: others may fit")
     return Examined(report.problems, needs.problems if needs else (), needs.inputs if needs else (), tuple(notes))
 
@@ -258,6 +279,7 @@ def build(
     algorithm: int | None = None,
     max_trip: int | None = None,
     straight_through: bool = False,
+    outputs: Sequence[str] | None = None,
     name: str = "onnxc",
     cpu: str = "host",
     cc: str = "cc",
@@ -277,9 +299,11 @@ def build(
     check_name(name)
     check_replaceable(Path(folder))
     machine = target(cpu)
-    source, arrays = _load(model, dims, static, max_trip)
+    source, arrays = loaded(model, dims, static, max_trip)
     typed = {n: as_typed(source, n, a) for n, a in arrays.items()}
     imported = source.program(dims or {}, typed, algorithm)
+    if outputs is not None:
+        imported = replace(imported, step=returning(imported.step, names_of(outputs)))
     work = run_program(imported, has_kernel, seed=seed, straight_through=straight_through)
     initial = initial_state(source, seed, algorithm)
     inference = trained_model(source, initial)

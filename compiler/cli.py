@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -17,13 +18,24 @@ import click
 
 import compiler
 from compiler import cli_making
-from compiler.errors import CompileError, InputError, OnnxcError, Problem, UnsupportedError
+from compiler.errors import CompileError, InputError, OnnxcError, Problem, UnsupportedError, did_you_mean
 
 REFUSED, USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes: the model, data or machine will not do; the command was called wrongly; Ctrl-C."""
 
 DEBUG = "ONNXC_DEBUG"
-"""Environment variable: show the traceback of every error."""
+"""Environment variable: show the traceback of every exception."""
+
+_OPTIONS = {
+    "max_trip": "--max-trip N", "static": "--static FILE.npz", "dims": "--dim NAME=SIZE", "cc": "--cc COMMAND",
+    "cpu": "--cpu NAME", "straight_through": "--straight-through", "name": "--name NAME", "loss": "--loss NAME",
+    "output": "--output NAME", "target": "--target NAME",
+}  # fmt: skip
+_ARGUMENT = re.compile(
+    # names of the model are in quotes, and stay as they are (an apostrophe opens none); so does code, `name=array`
+    rf"""(?<!\w)'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"|\b(?P<key>{"|".join(_OPTIONS)})="""
+    rf"""(?:(?P<value>\.\.\.|True|{{[^}}]*}}|(?='))|(?!\w))|^(?P<first>{"|".join(_OPTIONS)})(?=: | must )"""
+)
 
 
 def main() -> NoReturn:
@@ -83,10 +95,23 @@ def _reporting(f: Callable[..., int | None]) -> Callable[..., int]:
             if os.environ.get(DEBUG):
                 traceback.print_exc()
             for line in _lines(e):
-                _error(line)
+                _error(_shell(line))
             return REFUSED
 
     return wrapped
+
+
+def _shell(text: str) -> str:
+    """A message about arguments in Python, as it is said on the command line: `max_trip=...` is `--max-trip N`."""
+
+    def option(found: re.Match[str]) -> str:
+        key = found["key"] or found["first"]
+        if key is None:
+            return found[0]
+        name = _OPTIONS[key].partition(" ")[0]
+        return _OPTIONS[key] if found["value"] else f"{name} " if found["value"] == "" else name
+
+    return _ARGUMENT.sub(option, text)
 
 
 def _lines(e: Exception) -> list[str]:
@@ -169,14 +194,15 @@ def check(model: Path, dims: dict[str, int], static: Path | None, max_trip: int 
     found = compiler.api.examine(model, dims=dims, static=_arrays(static), max_trip=max_trip)
     problems = [*found.problems, *(_unchecked(p, found.inputs) for p in found.unchecked)]
     if as_json:
-        click.echo(json.dumps([{"what": p.what, "where": p.where, "remedy": p.remedy} for p in problems], indent=2))
+        shown = [{"what": _shell(p.what), "where": p.where, "remedy": _shell(p.remedy)} for p in problems]
+        click.echo(json.dumps(shown, indent=2))
     else:
         for p in problems:
-            _error(str(p))
+            _error(_shell(str(p)))
         if not problems:
             click.echo("ok: the model compiles")
     for note in found.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {_shell(note)}", err=True)
     return REFUSED if problems else 0
 
 
@@ -235,7 +261,7 @@ def dump_ir(
 def _check_pass(name: str) -> None:
     names = compiler.api.PASS_NAMES
     if name not in names:
-        raise click.UsageError(f"There is no pass {name!r}: there are {', '.join(names)}.")
+        raise click.UsageError(f"There is no pass {name!r}{did_you_mean(name, names)}: there are {', '.join(names)}.")
 
 
 @command.command()
@@ -318,6 +344,8 @@ def build(model: Path, folder: Path, static: Path | None, **options: Any) -> Non
 @seed_option
 @click.option("--initialize", is_flag=True, help="Run the model's initialization first.")
 @dim_option
+@static_option
+@max_trip_option
 @algorithm_option
 @straight_through_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per epoch.")
@@ -326,6 +354,7 @@ def train(
     model: Path,
     data: Path,
     evaluation: Path | None,
+    static: Path | None,
     epochs: int,
     out: Path | None,
     as_json: bool,
@@ -340,11 +369,12 @@ def train(
         _check_writable(out)
     work = compiler.training
     say = None if as_json else partial(click.echo, "compiling...", err=True)
-    trainer = work.Trainer(model, work.read_arrays(data), _arrays(evaluation), compiling=say, **options)
+    arrays = (work.read_arrays(data), _arrays(evaluation))
+    trainer = work.Trainer(model, *arrays, compiling=say, static=_arrays(static), **options)
     if trainer.unused:
         click.echo(f"note: the model has no use for {', '.join(map(repr, trainer.unused))} of the data", err=True)
     for note in trainer.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {_shell(note)}", err=True)
     compiler.progress.follow(trainer, epochs, as_json)
     if out is not None:
         trainer.step.export(out)

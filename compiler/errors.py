@@ -59,6 +59,12 @@ class StateError(OnnxcError, ValueError):
     """State that does not fit: a checkpoint of another model, an assignment of another shape or dtype."""
 
 
+class UnknownStateError(StateError, KeyError):
+    """A name that no state has; a KeyError, as every mapping raises it."""
+
+    __str__ = Exception.__str__  # a KeyError shows its argument in quotes
+
+
 class BuildError(OnnxcError):
     """The machine lacks something that code generation needs, as a C compiler or a writable folder."""
 
@@ -66,6 +72,9 @@ class BuildError(OnnxcError):
 class ArtifactError(OnnxcError):
     """A built artifact that cannot be used: its folder is damaged or no artifact, or it is for another machine."""
 
+
+INSTALL = "install onnxc with all that it needs: pip install PATH_OF_THE_CLONE"
+"""Where a package is missing."""
 
 _COMPARED = 2000
 

@@ -47,6 +47,7 @@ class Options:
     seed: int = 0
     algorithm: int | None = None
     straight_through: bool = False
+    outputs: Sequence[str] | None = None
 
 
 def state_types(source: Source, algorithm: int | None = None) -> dict[str, TensorType]:
@@ -117,6 +118,8 @@ class Specializations:
     def _warm_up(self) -> None:
         """Compile the step now if nothing has to wait for the first call's arrays, and look for what is wrong."""
         report, waits = Report(), False
+        if self.options.outputs is not None:
+            check_outputs(self.options.outputs, self._source.output_names(self.options.algorithm))
         try:
             self._code(self._bound("step", {}, ()))
             if self.initializes:  # it gets machine code when it runs, which may be never
@@ -238,6 +241,8 @@ class Specializations:
         """The graph of a binding, after all passes."""
         arrays = {s.name: as_typed(self._source, s.name, s.array) for s in b.static}
         graph = self._source.graph(b.role, dict(b.dims), arrays, self.options.algorithm, b.fed)
+        if b.role == "step" and self.options.outputs is not None:
+            graph = returning(graph, self.options.outputs)
         graph = _fetching(graph, b.fetch)
         options = self.options
         return run(graph, passes(has_kernel, cast(Role, b.role), options.seed, options.straight_through))
@@ -257,20 +262,33 @@ class _Static:
         return hash(self._key)
 
 
+def check_outputs(outputs: Sequence[str], known: Collection[str]) -> None:
+    """InputError: an output that a step does not have."""
+    if unknown := [name for name in outputs if name not in known]:
+        near = did_you_mean(unknown[0], known) or f": there are {', '.join(map(repr, known)) or 'none'}"
+        raise InputError(f"outputs: the step has no output {unknown[0]!r}{near}")
+
+
+def returning(g: Graph, outputs: Sequence[str]) -> Graph:
+    """The graph with these of its outputs only. InputError: there are none of that name."""
+    check_outputs(outputs, g.outputs)
+    return _with_outputs(g, {name: v for name, v in g.outputs.items() if name in outputs})
+
+
+def _with_outputs(g: Graph, outputs: Mapping[str, str]) -> Graph:
+    return Graph(g.name, g.types, g.inputs, g.states, g.consts, g.captures, g.nodes, outputs, g.updates)
+
+
 def _fetching(g: Graph, fetch: Sequence[str]) -> Graph:
     """The graph with further values as outputs, under their own names. InputError: there are none of that name."""
     if unknown := [name for name in fetch if name not in g.types and name not in g.outputs]:
         names = [*g.outputs, *g.types]
         raise InputError(
             f"fetch: the graph has no value {', '.join(f'{n!r}{did_you_mean(n, names)}' for n in unknown)}; "
-            "step.graph shows all"
+            "what the imported graph has can be fetched: `onnxc dump-ir --stage import` shows it"
         )
     extra = {name: name for name in fetch if name not in g.outputs}
-    if not extra:
-        return g
-    return Graph(
-        g.name, g.types, g.inputs, g.states, g.consts, g.captures, g.nodes, {**g.outputs, **extra}, g.updates
-    )  # fmt: skip
+    return _with_outputs(g, {**g.outputs, **extra}) if extra else g
 
 
 def _nodes(source: Source) -> Iterator[NodeProto]:

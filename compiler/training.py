@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from compiler.api import loaded
 from compiler.errors import InputError
-from compiler.frontend import Source, load
+from compiler.frontend import Source
 from compiler.frontend.files import Model
+from compiler.frontend.source import trial_dims
 from compiler.frontend.types import InputType
 from compiler.runtime.arguments import held
 from compiler.runtime.layout import ML_DTYPES, NUMPY
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
-from compiler.specialize import Options, Specializations
+from compiler.specialize import Options, Specializations, as_typed
+from compiler.trial import untrained
 
 DEFAULT_BATCH = 32
 
@@ -116,11 +119,13 @@ class Trainer:
         seed: int = 0,
         algorithm: int | None = None,
         straight_through: bool = False,
+        static: Mapping[str, Any] | None = None,
+        max_trip: int | None = None,
         initialize: bool = False,
         compiling: Callable[[], Any] | None = None,
     ) -> None:
-        source = load(model)
-        inputs = source.inputs_of("step", algorithm)
+        source, fixed = loaded(model, dims, static, max_trip)
+        inputs = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in fixed}
         if not source.algorithms:
             raise InputError(
                 "the model has no training_info, so there is nothing to train: `onnxc make-training` makes a training "
@@ -130,7 +135,13 @@ class Trainer:
         self.unused = sorted(set(data) - set(inputs))
         self._seed = seed
         known = dict(dims or {})
-        self.batch, self._whole = _batch_size([inputs[n] for n in self._data.arrays], known, batch)
+        sizes = {
+            d: k
+            for n, a in fixed.items()
+            for d, k in zip(source.inputs[n].dims, a.shape, strict=False)
+            if isinstance(d, str)
+        } | known
+        self.batch, self._whole = _batch_size([inputs[n] for n in self._data.arrays], sizes, batch)
         if initialize and not source.initializes(algorithm):
             raise InputError("the model has no initialization graph to run: train without, from the values in the file")
         self.notes = [] if source.updated_by(algorithm) else ["the model updates nothing: there is no update_binding"]
@@ -140,13 +151,18 @@ class Trainer:
             )
         if compiling is not None:
             compiling()
-        work = Specializations(source, Options(known, {}, threads, seed, algorithm, straight_through))
+        outputs = source.own_outputs(algorithm) or None  # those of inference, in training, are of use to nobody
+        work = Specializations(source, Options(known, fixed, threads, seed, algorithm, straight_through, outputs))
         self.step = StepFunction(work, work.initial())
+        arrays = {n: as_typed(source, n, a) for n, a in fixed.items()}
+        attempt = source.attempt(trial_dims(source, self.batch, known, arrays), arrays, algorithm)
+        if not attempt.report and attempt.needs is None:
+            self.notes += untrained(attempt.graphs["step"], straight_through)
         if initialize:
             self.step.initialize(seed)
         self._evaluation: _Evaluation | None = None
         if evaluation is not None:
-            self._evaluation = _Evaluation(self.step, evaluation, source, self.batch, algorithm)
+            self._evaluation = _Evaluation(self.step, evaluation, source, self.batch, algorithm, fixed)
 
     @property
     def samples(self) -> int:
@@ -226,10 +242,18 @@ class _Evaluation:
     """
 
     def __init__(
-        self, step: StepFunction, arrays: Mapping[str, Array], source: Source, batch: int, algorithm: int | None
+        self,
+        step: StepFunction,
+        arrays: Mapping[str, Array],
+        source: Source,
+        batch: int,
+        algorithm: int | None,
+        fixed: Collection[str],
     ) -> None:
-        inference, what = source.inputs_of("infer", algorithm), "the evaluation data"
-        labels = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in inference and n in arrays}
+        what = "the evaluation data"
+        inference = {n: t for n, t in source.inputs_of("infer", algorithm).items() if n not in fixed}
+        labels = {n: t for n, t in source.inputs_of("step", algorithm).items() if n in arrays}
+        labels = {n: t for n, t in labels.items() if n not in inference and n not in fixed}
         if len(labels) != 1:
             found = f"it has {', '.join(map(repr, labels))}" if labels else "it has none"
             raise InputError(f"{what} needs one label, an input of the training algorithm alone: {found}")

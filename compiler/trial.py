@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from compiler.codegen.build import plan_and_emit
@@ -11,11 +11,15 @@ from compiler.errors import CompileError
 from compiler.frontend import Source
 from compiler.frontend.report import Report
 from compiler.frontend.source import TRIED_SIZES, trial_dims
+from compiler.ir.builder import GRADIENT, where
 from compiler.ir.evaluate import RANDOM_OPS
 from compiler.ir.graph import Graph, Node
-from compiler.ir.types import AnyArray
+from compiler.ir.types import AnyArray, Tensor
 from compiler.passes.lower_random import Role
 from compiler.passes.pipeline import passes, run
+
+ROUNDINGS = frozenset({"Round", "QuantizeLinear"})
+"""What gradients pass only if they are told to look through."""
 
 LAST_TO_REFUSE = "expand_bodies"
 """The passes behind this one take whatever it gives."""
@@ -74,3 +78,77 @@ def wrong_at_every_size(
             later.append(found)
     first, *others = later or typed
     return first.common(others)
+
+
+def untrained(step: Graph, straight_through: bool = False) -> tuple[str, ...]:
+    """Notes on variables that a step updates, but whose gradients are 0 whatever the data are.
+
+    step: as imported; one with a problem has no notes. straight_through: gradients look through roundings.
+    """
+    taken = [n for n in step.nodes if n.op == GRADIENT and any(n.outputs)]
+    still = _still(step, taken, straight_through)
+    moved = frozenset() if straight_through or not still else still - _still(step, taken, True)
+    notes = []
+    for v in step.updates:
+        if v not in still:
+            continue
+        what = f"the gradient by {v!r} is 0 whatever the data are, so it is not trained: "
+        ys = [n.inputs[0] for n in taken if v in _wanted(n)]
+        between = _between(step, v, ys)
+        rounding = next((n for n in between if n.op in ROUNDINGS), None)
+        if v in moved and rounding is not None:
+            notes.append(
+                f"{what}{rounding.op} rounds on the way, in {where(rounding)}; straight_through=True trains it"
+            )
+        elif not between and v not in ys:
+            notes.append(f"{what}{', '.join(map(repr, dict.fromkeys(ys)))} does not depend on it")
+        else:
+            notes.append(f"{what}no way from it to {', '.join(map(repr, dict.fromkeys(ys)))} has a slope")
+    return tuple(notes)
+
+
+def _wanted(gradient: Node) -> dict[str, str]:
+    """For each x of a Gradient node the gradient by it."""
+    return dict(zip(gradient.inputs[1 : 1 + gradient.attr("xs", 0)], gradient.outputs, strict=False))
+
+
+def _still(step: Graph, taken: Sequence[Node], straight_through: bool) -> frozenset[str]:
+    """The variables whose gradients, all of them, are zeros once they are written out."""
+    gradients = [(v, out) for n in taken for v, out in _wanted(n).items() if out and v in step.updates]
+    if not gradients:
+        return frozenset()
+    outputs = {out: out for _, out in gradients}
+    asked = Graph(step.name, step.types, step.inputs, step.states, step.consts, step.captures, step.nodes, outputs, {})
+    try:
+        expanded = run(asked, passes(has_kernel, straight_through=straight_through), until="expand_gradients")
+    except CompileError:
+        return frozenset()
+    moving = {v for v, out in gradients if not _is_zeros(expanded, expanded.outputs[out])}
+    return frozenset(v for v, _ in gradients) - moving
+
+
+def _is_zeros(g: Graph, v: str) -> bool:
+    """Whether a value is a constant of zeros, as `expand_gradients` writes it."""
+    array, node = g.constant(v), g.producer(v)
+    if array is not None or node is None:
+        return array is not None and not array.any()
+    if node.op == "ConstantOfShape":
+        filled = node.attr("value", None)
+        return not isinstance(filled, Tensor) or not filled.array.any()
+    return node.op in ("Identity", "Cast") and _is_zeros(g, node.inputs[0])
+
+
+def _between(step: Graph, x: str, ys: Sequence[str]) -> list[Node]:
+    """The nodes on the ways from x to one of ys, in program order."""
+    reached, ahead = {x}, []
+    for n in step.nodes:
+        if n.op != GRADIENT and reached.intersection(n.reads):
+            reached.update(n.results)
+            ahead.append(n)
+    behind = set(ys)
+    found = []
+    for n in reversed(ahead):
+        if behind.intersection(n.results):
+            behind.update(n.reads)
+            found.append(n)
+    return found[::-1]

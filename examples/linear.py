@@ -1,5 +1,7 @@
 """Writes linear.onnx, linear regression with everything written out: `python examples/linear.py [OUTDIR]`.
 
+Without OUTDIR it goes into a new temporary folder; the path is printed.
+
 The smallest training model of practical use: y = x W + b, half the mean squared error, gradient descent in plain
 arithmetic. It shows what the training form leaves to the author:
 
@@ -11,6 +13,7 @@ arithmetic. It shows what the training form leaves to the author:
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -104,8 +107,8 @@ def build() -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Writes linear.onnx into the folder that the command line names."""
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else ".") / "linear.onnx"
+    """Writes linear.onnx into the folder that the command line names, or else a new one."""
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="onnxc-")) / "linear.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(build(), path)
     print(path)

@@ -374,3 +374,23 @@ def test_external_data(tmp_path: Path) -> None:
         np.testing.assert_array_equal(numpy_helper.to_array(t), step.state[t.name])
     with pytest.raises(compiler.ModelError, match="have their data in other files, and there is no folder"):
         compiler.compile((tmp_path / "m.onnx").read_bytes())
+
+
+def test_outputs_that_are_not_wanted_are_not_computed() -> None:
+    model = linear()
+    every = compiler.compile(model, dims={"N": 2})
+    few = compiler.compile(model, dims={"N": 2}, outputs=["loss"])
+    feeds = {"x": X, "t": T}
+    all_of_them, found = every(feeds), few(feeds)
+    assert set(all_of_them) > set(found) == {"loss"}
+    np.testing.assert_array_equal(found["loss"], all_of_them["loss"])
+    for name, value in every.state.items():
+        np.testing.assert_array_equal(few.state[name], value)
+    (public,) = set(all_of_them) - {"loss"}
+    assert set(few(feeds, fetch=[public])) == {"loss", public}
+    with pytest.raises(compiler.InputError, match=r"no output 'lass' \(did you mean 'loss'\?\)"):
+        compiler.compile(model, dims={"N": 2}, outputs=["lass"])
+    with pytest.raises(compiler.InputError, match="no output 'lass'"):  # before any size is known
+        compiler.compile(model, outputs=["lass"])
+    with pytest.raises(compiler.InputError, match="list of names"):
+        compiler.compile(model, outputs="loss")

@@ -44,7 +44,7 @@ def test_fetch_what_is_not_there() -> None:
         step(x=X, t=T, fetch="e")
     with pytest.raises(compiler.InputError, match="fetch is a list of names, and 3 is none"):
         step(x=X, t=T, fetch=[3])  # type: ignore[list-item]
-    with pytest.raises(compiler.InputError, match=r"no value 'los' \(did you mean 'loss'\?\); step.graph shows all"):
+    with pytest.raises(compiler.InputError, match=r"no value 'los' \(did you mean 'loss'\?\); what the imported"):
         step(x=X, t=T, fetch=["los"])
     assert step.state["n"] == 0
     step(x=X, t=T, fetch=(n for n in ["e", "e"]))  # type: ignore[arg-type]
@@ -65,6 +65,8 @@ def test_lower_and_check() -> None:
     onnx.checker.check_model(compiler.lower(linear(), dims={"N": 2}))
     with pytest.raises(compiler.InputError, match="the model has no graph 'initialize': it has step, infer"):
         compiler.lower(tiny(), dims={"N": 2}, graph="initialize")
+    with pytest.raises(compiler.InputError, match=r"there is no pass 'csee' \(did you mean 'cse'\?\)"):
+        compiler.lower(linear(), "csee", dims={"N": 4})
     with pytest.raises(compiler.InputError, match="there is no pass 'nothing': there are import, fold"):
         compiler.lower(linear(), "nothing", dims={"N": 2})
     with pytest.raises(compiler.NeedsDims, match="the size of dim 'N' is not known"):

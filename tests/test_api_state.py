@@ -375,3 +375,16 @@ def test_every_type_in_the_exported_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["bfloat16.a"].astype(np.float32), [[1.0, -2.5], [3, 1e30]], rtol=0.004)
     fresh.state["bfloat16.b"] = found["bfloat16.a"]
     assert fresh.state["bfloat16.b"].tobytes() == fresh.state["bfloat16.a"].tobytes()
+
+
+def test_names_that_no_state_has(tmp_path: Path) -> None:
+    compiler.build(linear(), tmp_path / "artifact", dims={"N": 4})
+    for step in (compiler.compile(linear()), compiler.load(tmp_path / "artifact")):
+        with pytest.raises(compiler.StateError, match=r"^there is no state 'W' \(did you mean 'w'\?\)$") as e:
+            step.state["W"]
+        assert isinstance(e.value, KeyError)
+        with pytest.raises(compiler.StateError, match=r"no state 'zzz': there are 'w', 'n', "):
+            step.state["zzz"] = 0
+        assert step.state.get("W") is None
+        assert "W" not in step.state
+        assert "w" in step.state

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import compiler
 from compiler.api import examine
+from compiler.errors import INSTALL
 from compiler.ir.graph import Node
 from compiler.ir.types import TensorType
 from tests.frontend.small import INITIALIZATION, LINEAR, STARTS, STEP, UPDATES, linear, make_model, training_info
@@ -99,7 +100,7 @@ def test_check_goes_on_beside_inputs_that_decide_shapes(without_erf: None) -> No
     model = make_model(WAITING.format("a = Erf(x) b = Concat<axis=5>(x, x)"))
     found = [str(p) for p in compiler.check(model)]
     assert len(found) == 3
-    assert "Concat(f32[2,3], f32[2,3]): axis must be in [-rank, rank-1]" in found[0]
+    assert "Concat('x': f32[2,3], 'x': f32[2,3]): axis must be in [-rank, rank-1]" in found[0]
     assert "operator Erf(f32) is not supported, in node 'a'" in found[1]
     assert "in node 'r', bind what decides it: static={'s': array}" in found[2]
     assert examine(model).inputs == ("s",)
@@ -144,7 +145,7 @@ def test_a_missing_package_is_named(package: str) -> None:
         try:
             compiler.compile("model.onnx")
         except compiler.BuildError as e:
-            assert str(e) == "compiler.compile needs the package {package!r}, which is not installed: pip install onnxc"
+            assert str(e) == "compiler.compile needs the package {package!r}, which is not installed: {INSTALL}"
         else:
             raise AssertionError
     """)
@@ -162,7 +163,7 @@ def test_the_command_names_a_missing_package() -> None:
             except SystemExit as e:
                 assert e.code == 1
         """)
-        assert done.stdout == f"error: {who} needs the package {package!r}, which is not installed: pip install onnxc\n"
+        assert done.stdout == f"error: {who} needs the package {package!r}, which is not installed: {INSTALL}\n"
 
 
 def test_many_different_things_in_one_report() -> None:
@@ -202,3 +203,101 @@ def test_many_different_things_in_one_report() -> None:
     for name in faults:
         assert [p.remedy for p in found if repr(name) in p.where], name
     assert all(p.what and p.where and p.remedy for p in found)
+
+
+NETWORK = """net (float[N,4] x) => (float[N,3] logits) <
+  float[4,16] w1 = {W1}, float[16] b1 = {B1}, float[15,3] w2 = {W2}
+> { h0 = Gemm<transb=1>(x, w1, b1) h1 = Relu(h0) logits = MatMul(h11, w2) }"""
+NETWORK_STEP = """step (float[N] labels) => (float loss, float[4,16] w1_next, float[4,16] v_next)
+<float rate = {0.1}, int64 t = {0}, float[4,16] v = {W1}>
+{
+  loss = SoftmaxCrossEntropyLoss(logits, labels)
+  dw = ai.onnx.preview.training.Gradient<xs=["w1"], zs=["x", "labels"], y="loss">(w1, x, labels)
+  w1_next, v_next = ai.onnx.preview.training.Adam(rate, t, w1, dw, v)
+}"""
+
+
+def with_numbers(text: str) -> str:
+    for name, n in {"W1": 64, "B1": 16, "W2": 45}.items():
+        text = text.replace("{" + name + "}", "{" + ", ".join(["0"] * n) + "}")
+    return text
+
+
+def test_mistakes_of_every_kind_at_once() -> None:
+    updates = {"w1": "w1_next", "vv": "v_next"}
+    model = make_model(with_numbers(NETWORK), training_info(with_numbers(NETWORK_STEP), updates))
+    found = refusal(model, dims={"N": 2})
+    for words, part in zip(
+        (
+            "'h11' is read, but nothing defines it (did you mean 'h1'?), in node 'logits'",
+            "'vv' is bound, but is no initializer",
+            "Gemm has no attribute 'transb' (did you mean 'transB'?), in node 'h0'",
+            "Adam has 3 operands behind R and T, which is no multiple of 4",
+            "SoftmaxCrossEntropyLoss('logits': ?, 'labels': f32[2]): labels is f32, where i32 or i64 is expected",
+        ),
+        found,
+        strict=True,
+    ):
+        assert words in part
+    assert found == [str(p) for p in compiler.check(model, dims={"N": 2})]
+
+
+def test_a_missing_name_is_told_once() -> None:
+    """It is missing for the inference graph, for the algorithm, for its Gradient and for all that depends on them."""
+    main = LINEAR.replace("<float[3,1] w = {1, 2, 3}>", "")
+    found = refusal(make_model(main, training_info(STEP, {"n": "n_next"})))
+    assert len(found) == 1
+    assert "'w' is read, but nothing defines it, in node 'y'" in found[0]
+
+
+def test_a_gradient_of_a_misspelt_name_does_not_hide_what_is_behind_it() -> None:
+    step = STEP.replace('y="loss"', 'y="los"').replace("Add(n, one)", "Add(n, rate)")
+    found = refusal(make_model(LINEAR, training_info(step, UPDATES)))
+    assert len(found) == 2
+    assert "Gradient names the tensor 'los' in y, which does not exist here (did you mean 'loss'?)" in found[0]
+    assert "Add('n': i64[], 'rate': f32[]): B is f32, but A is i64: they must be of one dtype" in found[1]
+
+
+def test_a_cycle_is_not_laid_on_the_gradient_behind_it() -> None:
+    found = refusal(make_model(LINEAR, training_info(STEP.replace("Sub(y, t)", "Sub(y, loss)"), UPDATES)))
+    assert len(found) == 1
+    assert "'loss' is read before a later node computes it" in found[0]
+
+
+def test_a_wrong_initializer_is_told_where_it_is_read_first() -> None:
+    main = """net (float[2,1,5] x) => (float[2,1,1,2] y)
+      <float[1,7,5] w = {W}, float[1,8,2] r = {R}> { y = LSTM<hidden_size=2>(x, w, r) }"""
+    main = main.replace("{W}", "{" + ", ".join(["0"] * 35) + "}").replace("{R}", "{" + ", ".join(["0"] * 16) + "}")
+    step = """step () => (float loss, float[1,7,5] w_next, float[1,8,5] v_next)
+    <float rate = {0.1}, int64 t = {0}, float[1,8,5] v = {V}>
+    {
+      loss = ReduceSum<keepdims=0>(y)
+      dw = ai.onnx.preview.training.Gradient<xs=["w"], zs=["x"], y="loss">(w, x)
+      w_next, v_next = ai.onnx.preview.training.Adagrad(rate, t, w, dw, v)
+    }""".replace("{V}", "{" + ", ".join(["0"] * 40) + "}")
+    found = refusal(make_model(main, training_info(step, {"w": "w_next", "v": "v_next"})))
+    assert len(found) == 1
+    assert "LSTM('x': f32[2,1,5], 'w': f32[1,7,5], 'r': f32[1,8,2])" in found[0]
+
+
+def test_open_sizes_are_noted_only_where_they_matter() -> None:
+    wrong = make_model("m (float[N,4] x) => (float[A,B] y) <float[3,1] w = {1, 2, 3}> { y = MatMul(x, w) }")
+    assert len(examine(wrong).problems) == 1
+    assert examine(wrong).notes == ()
+
+
+def test_long_lists_of_operands_are_cut() -> None:
+    operands = ", ".join(["x"] * 30)
+    found = refusal(make_model(f"m (float[2] x, double[2] z) => (float[2] y) {{ y = Sum({operands}, z) }}"))
+    assert len(found) == 1
+    assert "... 31 operands): operand 30 is f64, but operand 0 is f32: they must be of one dtype" in found[0]
+    assert found[0].count("f32[2]") == 5
+
+
+def test_names_like_those_that_there_are() -> None:
+    names = STEP.replace("w_next", "w_nxt"), UPDATES | {"W": "w_nxt"}
+    found = compiler.check(make_model(LINEAR, training_info(*names)))
+    assert any("'W' is bound, but is no initializer (did you mean 'w'?)" in p.what for p in found)
+    assert any("'w_next', which is no output of the algorithm (did you mean 'w_nxt'?)" in p.what for p in found)
+    gemm = make_model("m (float[2,3] x) => (float[2,2] y) { y = Gemm<transb=1>(x, x) }")
+    assert [p.what for p in compiler.check(gemm)] == ["Gemm has no attribute 'transb' (did you mean 'transB'?)"]

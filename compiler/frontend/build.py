@@ -12,9 +12,10 @@ from compiler.frontend.gradient import check_point, cut_at, is_gradient, named_b
 from compiler.frontend.operators import is_readable
 from compiler.frontend.report import Report
 from compiler.frontend.walk import reads, where_node
-from compiler.ir.builder import Builder
-from compiler.ir.infer import NotStatic
-from compiler.ir.proto import TRAINING_DOMAIN
+from compiler.ir.builder import Builder, applied
+from compiler.ir.control import NESTING
+from compiler.ir.infer import NotStatic, dtype_problems
+from compiler.ir.proto import TRAINING_DOMAIN, op_name
 from compiler.ir.reading import read_node
 from compiler.ir.types import Tensor
 
@@ -81,8 +82,12 @@ class Reading:
         for node in flat.nodes:
             b.points.update(names[v] for v in wanted.intersection(names))
             # A node that depends on one that failed, or on an unknown operator, is passed over: that was reported.
-            if is_readable(node) and all(v in names for v in reads(node)):
+            if not is_readable(node):
+                continue
+            if all(v in names for v in reads(node)):
                 self._add(node, names)
+            else:
+                self._look_at(node, names)
         return names
 
     def output(self, public: str, value: str, declared: str | None) -> None:
@@ -111,6 +116,15 @@ class Reading:
         except (VerifyError, UnsupportedError) as e:
             self._report.add(e)
         names.update((v, local[v]) for v in node.output if v in local)
+
+    def _look_at(self, node: NodeProto, names: Mapping[str, str]) -> None:
+        """Report what is wrong with the dtypes of a node whatever those of its operands are that do not exist."""
+        if is_gradient(node) or node.op_type in NESTING:
+            return
+        op, b = op_name(node.domain, node.op_type), self._b
+        types = [b.type(names[v]) if v in names else None for v in node.input]
+        for what in dtype_problems(op, types):
+            self._report.add(VerifyError(Problem(f"{applied(op, node.input, types)}: {what}", where_node(node))))
 
     def _with_scalars(self, node: NodeProto, names: Mapping[str, str]) -> dict[str, str]:
         """The names for an optimizer node: rate and count as scalars, which exporters write as lists of one number."""

@@ -12,8 +12,8 @@ from compiler.frontend.gradient import make_explicit
 from compiler.frontend.report import Report
 from compiler.frontend.schema import opset_of, tag, well_formed
 from compiler.frontend.types import InputType, input_type, is_tensor
-from compiler.frontend.upgrade import infer_facts, upgrade
-from compiler.frontend.walk import bodies, node_name
+from compiler.frontend.upgrade import infer_facts, is_canonical, upgrade
+from compiler.frontend.walk import bodies, node_name, reads
 from compiler.frontend.weights import Tensors, Weight
 from compiler.ir.known import KNOWN_LIMIT
 from compiler.ir.proto import tensor_to_proto
@@ -66,7 +66,7 @@ def flatten(
     nodes = make_explicit(nodes, [*flat.inputs, *flat.weights], report)
     names = _Names(nodes, [*(v.name for g in graphs for v in g.input), *flat.weights])
     nodes = _inline(nodes, opset, functions, names)
-    nodes = well_formed(_hoist(nodes, flat, tensors), opset, report)
+    nodes = _with_operands(well_formed(_hoist(nodes, flat, tensors), opset, report), flat, opset)
     constants = {
         v: tensor_to_proto(w.tensor, v)
         for v, w in flat.weights.items()
@@ -154,6 +154,19 @@ def _hoist(nodes: Iterable[NodeProto], flat: Flat, tensors: Tensors) -> list[Nod
                 continue
         kept.append(node)
     return kept
+
+
+def _with_operands(nodes: Sequence[NodeProto], flat: Flat, opset: int) -> list[NodeProto]:
+    """The nodes whose operands exist. Behind them those of the others whose operands can be looked at nevertheless."""
+    there = {*flat.inputs, *flat.weights}
+    good, cut = [], []
+    for node in nodes:
+        if there.issuperset(reads(node)):
+            there.update(node.output)
+            good.append(node)
+        elif is_canonical(node, opset):
+            cut.append(node)
+    return good + cut
 
 
 def _size(t: TensorProto) -> int:

@@ -47,7 +47,9 @@ def make_explicit(
     result = []
     for node in nodes:
         if is_gradient(node):
-            explicit = _explicit(node, scope, report, where)
+            found = Report()  # these do not keep anybody from looking further
+            explicit = _explicit(node, scope, report.undefined, found, where)
+            report.merge(found)
             result.extend([] if explicit is None else [explicit])
         elif any(_has_gradient(g.node) for _, g in bodies(node)):
             copy = NodeProto()
@@ -76,9 +78,9 @@ def _has_gradient(nodes: Iterable[NodeProto]) -> bool:
     return any(is_gradient(n) or any(_has_gradient(g.node) for _, g in bodies(n)) for n in nodes)
 
 
-def _explicit(node: NodeProto, scope: set[str], report: Report, where: str) -> NodeProto | None:
+def _explicit(node: NodeProto, scope: set[str], undefined: Set[str], report: Report, where: str) -> NodeProto | None:
+    """undefined: names that have been reported. None: the node names one of them, or is wrong otherwise."""
     at = where_node(node, where)
-    before = len(report.problems)
     attrs = {a.name: a for a in node.attribute}
     for a in attrs.values():
         if a.name not in ("xs", "zs", "y"):
@@ -92,7 +94,7 @@ def _explicit(node: NodeProto, scope: set[str], report: Report, where: str) -> N
         if name not in attrs:
             role = "the tensor that is differentiated" if name == "y" else "the tensors that it is differentiated by"
             report.malformed(f"Gradient needs the attribute {name!r}", at, f"name {role}")
-    if len(report.problems) > before:
+    if report:
         return None
     xs, zs = (_strings(attrs.get(name)) for name in ("xs", "zs"))
     y = attrs["y"].s.decode("utf-8", "replace")
@@ -102,7 +104,7 @@ def _explicit(node: NodeProto, scope: set[str], report: Report, where: str) -> N
     for name in sorted({v for v in named if named.count(v) > 1}):
         report.malformed(f"Gradient names {name!r} more than once in xs and zs", at, "name each tensor once")
     for role, names in (("xs", xs), ("zs", zs), ("y", [y])):
-        for name in dict.fromkeys(v for v in names if v not in scope):
+        for name in dict.fromkeys(v for v in names if v not in scope and v not in undefined):
             what = f"Gradient names the tensor {name!r} in {role}, which does not exist here{did_you_mean(name, scope)}"
             report.malformed(what, at, "name a tensor of this graph or of one around it")
     if len(node.input) != len(named):
@@ -114,7 +116,7 @@ def _explicit(node: NodeProto, scope: set[str], report: Report, where: str) -> N
     if len(node.output) > len(xs):
         what = f"Gradient has {len(node.output)} outputs, but {len(xs)} xs"
         report.malformed(what, at, "give one output for each of xs; those that nobody needs may have no name")
-    if len(report.problems) > before:
+    if report or not scope.issuperset((*named, y)):
         return None
     explicit = NodeProto(op_type="Gradient", domain=TRAINING_DOMAIN, name=node_name(node))
     explicit.input.extend([y, *named, *node.input])
@@ -156,10 +158,22 @@ def sort(nodes: Sequence[NodeProto], report: Report, where: str = "") -> list[No
             if waiting[j] == 0:
                 heapq.heappush(ready, j)
     for i in sorted(set(range(len(nodes))) - set(order)):
-        if is_gradient(nodes[i]):
+        if is_gradient(nodes[i]) and _needs_itself(i, needs):
             what = f"the y of this Gradient, {nodes[i].input[0]!r}, is computed from the Gradient's own outputs"
             report.malformed(what, where_node(nodes[i], where), "rename the outputs, or break the cycle")
     return [nodes[i] for i in order]
+
+
+def _needs_itself(i: int, needs: Sequence[Set[int]]) -> bool:
+    """Whether a node is a part of a cycle, and does not only depend on one."""
+    seen: set[int] = set()
+    stack = [*needs[i]]
+    while stack:
+        j = stack.pop()
+        if j not in seen:
+            seen.add(j)
+            stack.extend(needs[j])
+    return i in seen
 
 
 def cut_at(node: NodeProto, variables: Iterable[str]) -> NodeProto:

@@ -11,12 +11,14 @@ class Report:
     """Problems in the order in which they were found, each once.
 
     malformed: the model breaks a rule of the standard; unsupported: it is valid, but onnxc does not do this. stop: what
-    is wrong makes it pointless to look further, as every finding behind it would be a consequence.
+    is wrong makes it pointless to look further, as every finding behind it would be a consequence. undefined: names
+    that are read, but that nothing defines: that is reported, and what else lacks them is a consequence.
     """
 
     def __init__(self) -> None:
         self._problems: dict[Problem, bool] = {}
         self.stop = False
+        self.undefined: set[str] = set()
 
     def malformed(self, what: str, where: str = "", remedy: str = "", stop: bool = True) -> None:
         """Add a breach of the standard. stop: see the class."""

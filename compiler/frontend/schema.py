@@ -5,11 +5,12 @@ ONNX's inference and converter see a node only after this: they crash the proces
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx
 from onnx import AttributeProto, NodeProto
 
+from compiler.errors import did_you_mean
 from compiler.frontend.report import Report
 from compiler.frontend.walk import bodies, where_node
 from compiler.ir.guards import crash
@@ -19,7 +20,7 @@ _REMEMBERED = 10_000
 _GROUP_NORMALIZATION = 21
 """ONNX calls the version before deprecated, and its checker refuses it; in form, it is as this one."""
 
-_memo: dict[tuple[object, ...], str] = {}
+_memo: dict[tuple[object, ...], list[str]] = {}
 
 
 _TAG = "onnxc.opset."
@@ -46,25 +47,25 @@ def well_formed(nodes: Iterable[NodeProto], opset: int, report: Report) -> list[
             if len(inner) < len(g.node):
                 del g.node[:]
                 g.node.extend(inner)
-        problem = _problem(node, opset_of(node, opset))
-        if problem:
+        problems = _problems(node, opset_of(node, opset))
+        for what in problems:
             remedy = "correct the node by the definition of its operator, or export the model again"
-            report.malformed(problem, where_node(node), remedy, stop=False)
-        else:
+            report.malformed(what, where_node(node), remedy, stop=False)
+        if not problems:
             good.append(node)
     return good
 
 
-def _problem(node: NodeProto, opset: int | None) -> str:
-    """What is wrong with a node; '' if nothing is, or if its operator is not known.
+def _problems(node: NodeProto, opset: int | None) -> list[str]:
+    """What is wrong with a node; nothing if its operator is not known.
 
     opset: of ai.onnx for a node of that domain, else None. If, Constant and Gradient are left to the structural checks.
     """
     version, domain = (OPSETS.get(node.domain), node.domain) if opset is None else (opset, "")
     if version is None or node.op_type in ("Constant", "Gradient") or any(True for _ in bodies(node)):
-        return ""
+        return []
     if not onnx.defs.has(node.op_type, version, domain):
-        return ""
+        return []
     if node.op_type == "GroupNormalization" and version < _GROUP_NORMALIZATION:
         version = _GROUP_NORMALIZATION
     present = (*map(bool, node.input), None, *map(bool, node.output))
@@ -76,16 +77,28 @@ def _problem(node: NodeProto, opset: int | None) -> str:
     return _memo[key]
 
 
-def _check(node: NodeProto, version: int, domain: str) -> str:
-    kinds = onnx.defs.get_schema(node.op_type, version, domain).attributes
+def _check(node: NodeProto, version: int, domain: str) -> list[str]:
+    s, op = onnx.defs.get_schema(node.op_type, version, domain), node.op_type
+    found = []
     for a in node.attribute:
+        if a.name not in s.attributes:
+            found.append(f"{op} has no attribute {a.name!r}{did_you_mean(a.name, s.attributes)}")
+            continue
         have = AttributeProto.AttributeType.Name(a.type)
-        need = str(kinds[a.name].type).rpartition(".")[2] if a.name in kinds else have
+        need = str(s.attributes[a.name].type).rpartition(".")[2]
         if have != need:
-            return f"attribute {a.name!r} of {node.op_type} is of kind {have}, not {need}"
-    formal = NodeProto(op_type=node.op_type, domain=domain, attribute=node.attribute)
+            found.append(f"attribute {a.name!r} of {op} is of kind {have}, not {need}")
+    given = {a.name for a in node.attribute}
+    found += [f"{op} needs the attribute {k!r}" for k, a in s.attributes.items() if a.required and k not in given]
+    found += _arity(op, "operand", node.input, s.min_input, s.max_input)
+    found += _arity(op, "output", node.output, s.min_output, s.max_output)
+    if found:
+        return found
+    formal = NodeProto(op_type=op, domain=domain, attribute=node.attribute)
     formal.input.extend(f"i{k}" if v else "" for k, v in enumerate(node.input))
     formal.output.extend(f"o{k}" if v else "" for k, v in enumerate(node.output))
+    if what := crash(formal, s):
+        return [what]
     context = onnx.checker.C.CheckerContext()
     context.ir_version = onnx.IR_VERSION
     context.opset_imports = {domain: version}
@@ -93,5 +106,14 @@ def _check(node: NodeProto, version: int, domain: str) -> str:
         onnx.checker.check_node(formal, context)
     except onnx.checker.ValidationError as e:
         lines = [line for line in str(e).splitlines() if line and not line.startswith("==> Context")]
-        return lines[0] if lines else f"{node.op_type} breaks its schema"
-    return crash(formal, onnx.defs.get_schema(node.op_type, version, domain))
+        return [lines[0].rstrip(".") if lines else f"{op} breaks its schema"]
+    return []
+
+
+def _arity(op: str, kind: str, values: Sequence[str], least: int, most: int) -> list[str]:
+    """What is wrong with the number of operands or outputs. Optional ones at the end may be given as absent."""
+    n = len(values)
+    if least <= n <= most:
+        return []
+    needed = str(least) if least == most else f"at least {least}" if n < least else f"at most {most}"
+    return [f"{op} has {n} {kind}{'' if n == 1 else 's'}, but {'needs' if n < least else 'takes'} {needed}"]

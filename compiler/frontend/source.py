@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ TRIED_SIZES = (2, 32, 224)
 
 
 _LARGEST = 2**40
+
+_SHAPE = re.compile(r"\[[\d, ]*\]")
 
 
 class NeedsDims(UnsupportedError):
@@ -59,12 +62,14 @@ class Attempt:
     """A program as far as it could be built.
 
     graphs: by role, those that keep the rules of the IR; what depends on something wrong is missing in them. report:
-    what is wrong. needs: what waits for the values of inputs, if anything does.
+    what is wrong. needs: what waits for the values of inputs, if anything does. by_size: whether something else is
+    wrong at other sizes that were tried.
     """
 
     graphs: Mapping[str, Graph]
     report: Report
     needs: NeedsStatic | None
+    by_size: bool = False
 
 
 class Source:
@@ -183,6 +188,20 @@ class Source:
     def updated_by(self, algorithm: int | None = None) -> tuple[str, ...]:
         """The variables that a step changes. InputError: no such algorithm."""
         return tuple(dict.fromkeys(a.states[key] for a in self._chosen(algorithm) for key in a.updates))
+
+    def output_names(self, algorithm: int | None = None) -> tuple[str, ...]:
+        """Names that the outputs of a step may have. InputError: no such algorithm."""
+        chosen = self._chosen(algorithm)
+        own = [v for a in chosen for v in (*a.outputs, *(f"{a.name}/{v}" for v in a.outputs if len(chosen) > 1))]
+        return tuple(dict.fromkeys((*self._parts.inference.outputs, *own)))
+
+    def own_outputs(self, algorithm: int | None = None) -> tuple[str, ...]:
+        """What a step returns that inference does not, if only one algorithm runs. InputError: no such algorithm."""
+        chosen = self._chosen(algorithm)
+        if len(chosen) != 1:
+            return ()
+        bound = set(chosen[0].updates.values())
+        return tuple(v for v in chosen[0].outputs if v not in bound and v not in self._parts.inference.outputs)
 
     def _chosen(self, algorithm: int | None) -> list[Algorithm]:
         if algorithm is not None and not 0 <= algorithm < self.algorithms:
@@ -306,15 +325,18 @@ def best_attempt(
 
     InputError for dims or static that do not fit the model.
     """
-    best: Attempt | None = None
+    tried: list[Attempt] = []
     for size in TRIED_SIZES:
-        found = source.attempt(trial_dims(source, size, dims or {}, static or {}), static)
-        if best is None or len(found.report.problems) < len(best.report.problems):
-            best = found
-        if not best.report or not set(source.symbols) - set(dims or {}):
+        tried.append(source.attempt(trial_dims(source, size, dims or {}, static or {}), static))
+        if not tried[-1].report or not set(source.symbols) - set(dims or {}):
             break
-    assert best is not None
-    return best
+    best = min(tried, key=lambda a: len(a.report.problems))
+    return replace(best, by_size=len({_whatever_the_shapes(a.report) for a in tried}) > 1)
+
+
+def _whatever_the_shapes(report: Report) -> frozenset[Problem]:
+    """The problems without the shapes that they tell, which are others at each size."""
+    return frozenset(replace(p, what=_SHAPE.sub("[]", p.what)) for p in report.problems)
 
 
 def trial_dims(source: Source, size: int, dims: Mapping[str, int], static: Mapping[str, AnyArray]) -> dict[str, int]:

@@ -32,16 +32,17 @@ class Scope:
     """Names that exist at a point: name -> what it is, for messages; '' for one that is missing, and reported.
 
     hints: why a name is missing, where that is known. outer: names that may be defined again, those around a nested
-    graph.
+    graph. function: whether this is the body of a function.
     """
 
     names: dict[str, str] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
     outer: Set[str] = frozenset()
+    function: bool = False
 
     def inner(self) -> Scope:
         """The scope of a graph nested here."""
-        return Scope(dict(self.names), self.hints, set(self.names))
+        return Scope(dict(self.names), self.hints, set(self.names), self.function)
 
     def define(self, name: str, what: str, where: str, report: Report) -> None:
         """A name gets a meaning; reported if it has one."""
@@ -130,14 +131,22 @@ def _report_missing(v: str, node: NodeProto, later: Mapping[str, int], scope: Sc
     elif later.get(v):
         report.malformed(f"{v!r} is read before a later node computes it", at, "sort the nodes, and break any cycle")
     else:
-        hint = f": {scope.hints[v]}" if v in scope.hints else did_you_mean(v, scope.names)
+        hint = (
+            f": {scope.hints[v]}"
+            if v in scope.hints
+            else did_you_mean(v, (k for k, what in scope.names.items() if what))
+        )
         remedy = "" if v in scope.hints else "declare it as an input or initializer, or read another value"
-        report.malformed(f"{v!r} is read, but nothing defines it{hint}", at, remedy)
+        # When graphs are joined or functions inlined, it could be taken for another value of that name.
+        stop = scope.function or v in scope.hints
+        report.malformed(f"{v!r} is read, but nothing defines it{hint}", at, remedy, stop)
+        if not stop:
+            report.undefined.add(v)
 
 
-def _report_no_output(v: str, scope: Scope, where: str, report: Report) -> None:
+def _report_no_output(v: str, scope: Scope, where: str, report: Report, stop: bool = False) -> None:
     what = f"nothing computes the output {v!r}{did_you_mean(v, scope.names)}"
-    report.malformed(what, where, "name a value of this graph, or remove the output")
+    report.malformed(what, where, "name a value of this graph, or remove the output", stop=stop)
 
 
 def _check_functions(model: onnx.ModelProto, tensors: Tensors, report: Report) -> None:
@@ -159,10 +168,10 @@ def _check_function(model: onnx.ModelProto, f: FunctionProto, tensors: Tensors, 
     imports = f.opset_import or model.opset_import
     check_imports(imports, where, report)
     operators = Operators(model, imports, tensors, report)
-    scope = Scope()
+    scope = Scope(function=True)
     for v in f.input:
         scope.define(v, "an input", where, report)
     check_nodes(f.node, scope, operators, where, report)
     for v in f.output:
         if v not in scope.names:
-            _report_no_output(v, scope, where, report)
+            _report_no_output(v, scope, where, report, stop=True)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import onnx
 from onnx import StringStringEntryProto, TrainingInfoProto
 
+from compiler.errors import did_you_mean
 from compiler.frontend.operators import Operators
 from compiler.frontend.report import Report
 from compiler.frontend.structure import Scope, check_graph
@@ -67,6 +68,7 @@ def check_training(model: onnx.ModelProto, tensors: Tensors, report: Report) -> 
 def _check_algorithm(model: onnx.ModelProto, index: int, where: str, tensors: Tensors, report: Report) -> None:
     graph = model.graph
     names = {v: f"a value of node {n.name or v!r} of the inference graph" for n in graph.node for v in n.output if v}
+    names |= {v: "" for v in report.undefined if v not in names}  # it is said once
     names |= dict.fromkeys(initializer_names(graph), "an initializer of the inference graph")
     names |= {v.name: "an input of the inference graph" for v in graph.input}
     hints = {
@@ -103,7 +105,8 @@ def _check_initialization(
             good.pop(b.key, None)
             inside = b.value in set(defined(graph))
             remedy = "list it among the outputs of the initialization graph" if inside else "name one of its outputs"
-            what = f"{b.key!r} is bound to {b.value!r}, which is no output of initialization"
+            near = "" if inside else did_you_mean(b.value, sorted(outputs))
+            what = f"{b.key!r} is bound to {b.value!r}, which is no output of initialization{near}"
             report.malformed(what, binding, remedy, stop=False)
     return good
 
@@ -119,9 +122,10 @@ def _check_update_binding(model: onnx.ModelProto, index: int, where: str, report
         if b.value not in outputs:
             good.pop(b.key, None)
             remedy = "list it among the outputs of the algorithm" if b.value in inside else "name one of its outputs"
+            near = "" if b.value in inside or b.value in keys else did_you_mean(b.value, sorted(outputs))
             if b.value in keys:
                 remedy = "key is the variable, value the output that it becomes: are they swapped?"
-            what = f"{b.key!r} is bound to {b.value!r}, which is no output of the algorithm"
+            what = f"{b.key!r} is bound to {b.value!r}, which is no output of the algorithm{near}"
             report.malformed(what, where, remedy, stop=False)
     return good
 
@@ -153,7 +157,8 @@ def _check_keys(
             remedy = "make it a dense initializer: a sparse one is constant"
         elif key in elsewhere:
             remedy = "it is one of another algorithm: move it to the inference graph"
-        report.malformed(f"{key!r} is bound, but is no initializer", where, remedy, stop=False)
+        near = "" if key in sparse or key in elsewhere else did_you_mean(key, sorted(dense))
+        report.malformed(f"{key!r} is bound, but is no initializer{near}", where, remedy, stop=False)
     return {b.key: b.value for b in bindings if b.key in dense}
 
 

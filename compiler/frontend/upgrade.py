@@ -185,6 +185,12 @@ class _Upgrade:
             yield copy
 
 
+def is_canonical(node: NodeProto, opset: int) -> bool:
+    """Whether a node without nested graphs needs no upgrade. opset: that of its graph."""
+    own = opset_of(node, opset)
+    return not any(True for _ in bodies(node)) and (own is None or _unchanged(node.op_type, own))
+
+
 @cache
 def _unchanged(op_type: str, opset: int) -> bool:
     """Whether an operator has the same definition at this opset and at the canonical one."""

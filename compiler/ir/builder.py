@@ -22,6 +22,9 @@ INTERNAL_OPS: dict[str, BodyFunction] = {}
 
 GRADIENT = f"{TRAINING_DOMAIN}.Gradient"
 
+_SHOWN = 6
+"""Operands that a message tells at most."""
+
 
 class Builder:
     """Adds inputs, states, constants, then nodes in program order; `build()` freezes the result.
@@ -315,8 +318,16 @@ def _internal_types(node: Node, ins: Sequence[TensorType | None]) -> tuple[Tenso
 
 
 def describe(node: Node, types: Mapping[str, TensorType]) -> str:
-    """A node with the types it is applied to, for messages: `Conv(f32[1,3,8,8], f32[4,3,3,3])`."""
-    return f"{node.op}({', '.join(str(types.get(v, '?')) if v else '-' for v in node.inputs)})"
+    """A node with its operands and their types, for messages: `Conv('x': f32[1,3,8,8], 'w': f32[4,3,3,3])`."""
+    return applied(node.op, node.inputs, [types.get(v) for v in node.inputs])
+
+
+def applied(op: str, operands: Sequence[str], types: Sequence[TensorType | None]) -> str:
+    """The text of `describe`. types: None where it is not known. Of many operands, only the first are told."""
+    shown = [f"{v!r}: {t or '?'}" if v else "-" for v, t in zip(operands, types, strict=True)]
+    if len(shown) > _SHOWN:
+        shown[_SHOWN - 1 :] = [f"... {len(shown)} operands"]
+    return f"{op}({', '.join(shown)})"
 
 
 def where(node: Node) -> str:

@@ -58,7 +58,11 @@ def _optimizer(node: NodeProto) -> str:
     roles = _ROLES[node.op_type]
     count, rest = divmod(len(node.input) - 2, 2 + len(roles))
     needed = count * (1 + len(roles))
-    if rest or count < 1 or len([v for v in node.output if v]) >= needed:
+    if rest or count < 1:
+        n, each = len(node.input) - 2, ", all ".join(("variables", "gradients", *roles))
+        what = f"{node.op_type} has {n} operands behind R and T, which is no multiple of {2 + len(roles)}"
+        return f"{what}: they are all {each}"
+    if len([v for v in node.output if v]) >= needed:
         return ""
     what = ", ".join(f"the new {r}" for r in ("variables", *roles))
     variables = "one variable" if count == 1 else f"{count} variables"

@@ -14,7 +14,7 @@ from compiler.ir.graph import Node
 from compiler.ir.guards import crash
 from compiler.ir.known import KNOWN_LIMIT
 from compiler.ir.proto import OPSETS, attr_to_proto, element_type_name, schema, type_from_proto, type_to_proto
-from compiler.ir.types import AnyArray, TensorType, dtype_from_onnx
+from compiler.ir.types import DTYPES, AnyArray, TensorType, dtype_from_onnx, onnx_dtype
 
 KnownInput = Callable[[int], AnyArray | None]
 """Value of the i-th input if it is known at compile time."""
@@ -145,7 +145,7 @@ def _run(s: OpSchema, node: Node, types: Sequence[TensorType | None], data: dict
     try:
         result = shape_inference.infer_node_outputs(s, proto, input_types, input_data, opset_imports=_OPSET_IDS)
     except (shape_inference.InferenceError, ValidationError, ValueError, TypeError, RuntimeError, LookupError) as e:
-        raise InferenceError(_short(str(e))) from e
+        raise InferenceError("; ".join(dtype_problems(node.op, types)) or _short(str(e))) from e
     for p in result.values():
         if p.HasField("tensor_type") and dtype_from_onnx(elem := p.tensor_type.elem_type) is None and elem != 0:
             raise InferenceError(f"tensors of element type {element_type_name(elem)} are not supported")
@@ -162,6 +162,41 @@ def _run(s: OpSchema, node: Node, types: Sequence[TensorType | None], data: dict
     return inferred
 
 
+def dtype_problems(op: str, types: Sequence[TensorType | None]) -> list[str]:
+    """What the schema of a standard op says against the dtypes of its operands; None for an absent or unknown one.
+
+    Each must be one of those that its formal parameter takes, and parameters of one type variable must have one dtype.
+    """
+    s = schema(op)
+    if s is None or not s.inputs:
+        return []
+    variables = {c.type_param_str for c in s.type_constraints}
+    first: dict[str, tuple[str, TensorType]] = {}
+    found = []
+    for i, t in enumerate(types):
+        formal = s.inputs[min(i, len(s.inputs) - 1)]
+        if t is None:
+            continue
+        variadic = formal.option == OpSchema.FormalParameterOption.Variadic
+        name = f"operand {i}" if variadic else formal.name
+        if _type_string(t.dtype) not in formal.types:
+            takes = [d for d in DTYPES if _type_string(d) in formal.types]
+            few = (
+                f"where {' or '.join(takes)} is expected" if 0 < len(takes) < 5 else "which the operator does not take"
+            )
+            found.append(f"{name} is {t.dtype}, {few}")
+        elif formal.type_str in variables and (formal.is_homogeneous or not variadic):
+            other, like = first.setdefault(formal.type_str, (name, t))
+            if like.dtype != t.dtype:
+                found.append(f"{name} is {t.dtype}, but {other} is {like.dtype}: they must be of one dtype")
+    return found
+
+
+def _type_string(dtype: str) -> str:
+    """What schemas call a tensor of this dtype."""
+    return f"tensor({TensorProto.DataType.Name(onnx_dtype(dtype)).lower()})"
+
+
 def _short(message: str) -> str:
     """The message of onnx without its prefixes in brackets and its line breaks."""
     text = message.strip().splitlines()[0] if message.strip() else "inference failed"
@@ -170,4 +205,4 @@ def _short(message: str) -> str:
         if not found:
             break
         text = rest.strip(" :")
-    return text
+    return text.rstrip(".")

@@ -68,15 +68,15 @@ def _graph(g: Graph, path: str) -> Iterator[Problem]:
         problems += [p for v in node.results for p in _definition(v, g, seen, at)]
         if not node.results:
             problems.append(Problem(f"{node.op} computes nothing", at))
-        if not problems and not broken.intersection(node.reads):
+        unknown = not broken.isdisjoint(node.reads)
+        if not problems and not unknown:
             problems = [Problem(f"{describe(node, g.types)}: {what}", at) for what in _node(node, g, known)]
         if not problems:
             problems = [p for v in node.results for p in _size(v, g, at)]
-            broken.update(node.results if problems else ())
-        broken.update(v for v in node.results if v not in g.types)
         for name, body in node.bodies.items():
             problems += _body(body, f"{at} / {name}")
         yield from problems
+        broken.update(v for v in node.results if problems or unknown or v not in g.types)
         if not problems:  # what a broken node computes is not known
             defined.update((v, node) for v in node.results)
     for v in [v for v in g.types if v not in seen]:

@@ -197,7 +197,7 @@ class Artifact:
         if missing := self._library.unsupported():
             raise ArtifactError(
                 f"the artifact {str(folder)!r} is for a CPU with {missing} ({m.cpu}), which this one lacks: "
-                "build it here, or with cpu= for an older one"
+                "build it here, or for an older one: cpu=..."
             )
         self.pool = Pool(threads, self._library.pool() if threads > 1 else None)
         self.states: Sequence[Slot] = m.states

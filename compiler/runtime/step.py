@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from compiler.errors import InputError, OnnxcError, StateError, did_you_mean
+from compiler.errors import InputError, OnnxcError, StateError, UnknownStateError, did_you_mean
 from compiler.runtime.arguments import as_array, check_names, check_shape
 from compiler.runtime.checkpoint import load_state, save_state
 from compiler.runtime.executable import Code, Executable
@@ -81,20 +81,27 @@ class Backend(Protocol):
 class State(MutableMapping[str, Array]):
     """Arrays by name: live views, which the step reads and overwrites. Assignment copies in, and checks.
 
-    A bf16 state is a uint16 array of its bits. A copy (or pickle) of all is a dict of arrays.
+    A bf16 state is a uint16 array of its bits. A copy (or pickle) of all is a dict of arrays. A name that there is not
+    raises UnknownStateError, a KeyError.
     """
 
     def __init__(self, slots: Iterable[Slot], block: Block, lock: threading.RLock):
         self._slots, self._block, self._lock = {s.name: s for s in slots}, block, lock
 
     def __getitem__(self, name: str) -> Array:
-        return self._block.view(self._slots[name])
+        return self._block.view(self._slot(name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._slots
+
+    def _slot(self, name: str) -> Slot:
+        if name not in self._slots:
+            near = did_you_mean(name, self._slots) or f": there are {', '.join(map(repr, self._slots)) or 'none'}"
+            raise UnknownStateError(f"there is no state {name!r}{near}")
+        return self._slots[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        slot = self._slots.get(name)
-        if slot is None:
-            near = did_you_mean(name, self._slots) or f": there are {', '.join(map(repr, self._slots)) or 'none'}"
-            raise StateError(f"there is no state {name!r}{near}")
+        slot = self._slot(name)
         try:
             array = as_array(f"state {name!r}", value, slot.dtype)
             check_shape(f"state {name!r}", array, slot.shape)

@@ -9,11 +9,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
+from onnx import numpy_helper
 
+import compiler
+from compiler import cli
 from compiler.ir.parse import parse
 from compiler.passes.pipeline import PASS_NAMES
 from tests.command.running import Done, refused
-from tests.frontend.small import make_model
+from tests.frontend.small import LINEAR, STEP, UPDATES, make_model, training_info
 
 
 def test_check(onnxc: Callable[..., Done], folder: Path) -> None:
@@ -29,7 +33,7 @@ def test_check(onnxc: Callable[..., Done], folder: Path) -> None:
     baked = make_model("m (float[N,4] x) => (float[a,b] y) <int64[2] s={64,4}> { y = Reshape(x, s) }")
     onnx.save(baked, folder / "baked.onnx")
     done = onnxc("check", folder / "baked.onnx")
-    refused(done, "Reshape(f32[2,4], i64[2]): 8 elements", "'N' had no size and was tried as 2, 32 and 224")
+    refused(done, "Reshape('x': f32[2,4], 's': i64[2]): 8 elements", "'N' had no size and was tried as 2, 32 and 224")
     assert onnxc("check", folder / "baked.onnx", "--dim", "N=64").code == 0
     done = onnxc("check", folder / "bad.onnx", "--json")
     assert done.code == 1
@@ -129,3 +133,95 @@ def test_build(onnxc: Callable[..., Done], folder: Path) -> None:
     refused(onnxc("build", folder / "linear.onnx", folder / "a", "--dim", "N=2", "--cc", "no-such-cc"), "no C compiler")
     refused(onnxc("build", folder / "linear.onnx", folder / "a", "--dim", "N=2", "--name", "a b"), "name must be")
     assert not (folder / "a").exists()
+
+
+ROUNDED = """m (float[N,3] x) => (float[N,1] y)
+<float[3,1] w = {1, 2, 3}, float[3,1] v = {1, 2, 3}, float[3,1] u = {1, 2, 3}>
+{ r = Round(w) s = Sign(u) d = Mul(r, s) y = MatMul(x, d) }"""
+TRAINS_ALL = """step (float[N,1] t) => (float loss, float[3,1] w_next, float[3,1] v_next, float[3,1] u_next) {
+  e = Sub(y, t)
+  q = Mul(e, e)
+  loss = ReduceMean<keepdims=0>(q)
+  dw, dv, du = ai.onnx.preview.training.Gradient<xs=["w", "v", "u"], zs=["x", "t"], y="loss">(w, v, u, x, t)
+  w_next = Sub(w, dw)
+  v_next = Sub(v, dv)
+  u_next = Sub(u, du)
+}"""
+
+
+def test_variables_that_are_not_trained(onnxc: Callable[..., Done], folder: Path) -> None:
+    model = make_model(ROUNDED, training_info(TRAINS_ALL, {v: f"{v}_next" for v in "wvu"}))
+    onnx.save(model, folder / "rounded.onnx")
+    done = onnxc("check", folder / "rounded.onnx")
+    assert done[:2] == (0, "ok: the model compiles\n")
+    is_zero = "is 0 whatever the data are, so it is not trained: "
+    assert done.err.splitlines() == [
+        f"note: the gradient by 'w' {is_zero}Round rounds on the way, in node 'r'; --straight-through trains it",
+        f"note: the gradient by 'v' {is_zero}'loss' does not depend on it",
+        f"note: the gradient by 'u' {is_zero}no way from it to 'loss' has a slope",
+    ]
+    assert compiler.api.examine(model).notes[0].endswith("straight_through=True trains it")
+    trained = onnxc("train", folder / "rounded.onnx", "--data", folder / "train.npz")
+    assert trained.err.splitlines()[1:] == done.err.splitlines()
+    trained = onnxc("train", folder / "rounded.onnx", "--data", folder / "train.npz", "--straight-through")
+    assert trained.err.splitlines()[1:] == done.err.splitlines()[1:]
+    assert onnxc("check", folder / "linear.onnx").err == ""
+
+
+def test_a_large_variable_that_is_not_trained(onnxc: Callable[..., Done], folder: Path) -> None:
+    algorithm = (
+        STEP.replace('xs=["w"]', 'xs=["w", "v"]')
+        .replace("(w, x, t)", "(w, v, x, t)")
+        .replace("dw =", "dw, dv =")
+        .replace("float[3,1] w_next", "float[3,1] w_next, float[3,400] v_next")
+        .replace("w_next = Sub(w, d)", "w_next = Sub(w, d) v_next = Sub(v, dv)")
+    )
+    model = make_model(LINEAR, training_info(algorithm, UPDATES | {"v": "v_next"}))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((3, 400), np.float32), "v"))
+    onnx.save(model, folder / "wide.onnx")
+    assert "the gradient by 'v' is 0" in onnxc("check", folder / "wide.onnx").err
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("max_trip=..., or a constant (static=...); it", "--max-trip N, or a constant (--static FILE.npz); it"),
+        ("max_trip must be an integer", "--max-trip must be an integer"),
+        ("static: 'a' is no input", "--static: 'a' is no input"),
+        ("install one, or name it with cc=", "install one, or name it with --cc"),
+        ("name='int' makes the function", "--name 'int' makes the function"),
+        ("give dims={'N': ...}", "give --dim NAME=SIZE"),
+        ("numpy.savez(path, name=array)", "numpy.savez(path, name=array)"),
+        ("node's 'cc=', straight_through=True trains it", "node's 'cc=', --straight-through trains it"),
+        ('the value "it\'s static=...", static=...', 'the value "it\'s static=...", --static FILE.npz'),
+    ],
+)
+def test_arguments_have_their_names_of_the_command(python: str, shell: str) -> None:
+    assert cli._shell(python) == shell
+
+
+def test_loops_whose_gradient_needs_a_bound(onnxc: Callable[..., Done], folder: Path) -> None:
+    loop = """m (float[N,3] x, int64 k, bool c) => (float[N,1] y) <float[3,1] w = {1, 2, 3}> { p = MatMul(x, w)
+        y = Loop(k, c, p) <body = b (int64 i, bool d, float[N,1] v) => (bool go, float[N,1] o) {
+          go = Identity(d) o = Add(v, p) }> }"""
+    onnx.save(
+        make_model(loop, training_info(STEP.replace('"x", "t"', '"t"').replace("x, t)", "t)"), UPDATES)),
+        folder / "loop.onnx",
+    )
+    refused(onnxc("check", folder / "loop.onnx"), "bound the Loop: --max-trip N, or make 'k', ", "(--static FILE.npz)")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 3)).astype(np.float32)
+    np.savez(folder / "data.npz", x=x, t=x[:, :1])
+    np.savez(folder / "static.npz", k=np.array(2), c=np.array(True))
+    arguments = ("train", folder / "loop.onnx", "--data", folder / "data.npz", "--eval", folder / "data.npz", "--json")
+    refused(onnxc(*arguments), "no array 'c', 'k'")
+    done = onnxc(*arguments, "--static", folder / "static.npz", "--epochs", "2")
+    assert done.code == 0, done
+    assert [json.loads(line)["epoch"] for line in done.out.splitlines()] == [1, 2]
+    np.savez(folder / "data.npz", x=x, t=x[:, :1], k=np.array(2), c=np.array(True))
+    refused(onnxc("train", folder / "loop.onnx", "--data", folder / "data.npz"), "bound the Loop: --max-trip N")
+    assert onnxc("train", folder / "loop.onnx", "--data", folder / "data.npz", "--max-trip", "4").code == 0
+    refused(
+        onnxc("check", folder / "loop.onnx", "--max-trip", "9999999"), "error: --max-trip must be an integer from 1"
+    )
+    refused(onnxc("build", folder / "linear.onnx", folder / "out", "--dim", "N=2", "--cc", "nocc"), "name it with --cc")

@@ -99,7 +99,7 @@ BAD: dict[str, tuple[list[onnx.NodeProto], str]] = {
         "the body of Loop has 0 outputs, but needs at least 1, in node 'z'",
     ),
     "a wrong shape": ([node("Add", ["x", "w3"], ["y"])], "'w3'"),
-    "an unknown attribute": ([node("Neg", ["x"], ["y"], speed=2)], "Unrecognized attribute: speed for operator Neg"),
+    "an unknown attribute": ([node("Neg", ["x"], ["y"], speed=2)], "Neg has no attribute 'speed'"),
     "too many inputs": ([node("Neg", ["x", "w"], ["y"])], "node 'y'"),
     "a missing attribute": ([node("Concat", ["x", "w"], ["y"])], "node 'y'"),
     "a string constant": ([Y, node("Constant", [], ["c"], value_string="a")], "node 'c'"),

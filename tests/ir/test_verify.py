@@ -118,7 +118,7 @@ BROKEN = {
     "wrong kind": (node(0, op="LeakyRelu", inputs=("x",), attrs={"alpha": 1}), "not of the kind FLOAT"),
     "graph as attribute": (node(0, attrs={"axis": parts()["nodes"][1].attrs["then_branch"]}), "no attribute 'axis'"),
     "missing attribute": (node(0, op="Concat"), "'axis' is required"),
-    "precondition": (node(0, op="Gather", inputs=("x", "k")), "type"),
+    "precondition": (node(0, op="Gather", inputs=("x", "k")), "indices is f32, where i32 or i64 is expected"),
     "captures without body": (node(0, captures=("x",)), "without nested graphs captures"),
     "missing body": (lambda p: node(1, attrs=drop("else_branch")(p["nodes"][1].attrs))(p), "'else_branch' is required"),
     "too few captures": (node(1, captures=()), "captures f32[2,3], the node gives it nothing"),
