@@ -240,7 +240,7 @@ def dump_ir(
 ) -> None:
     """Print the IR of MODEL at a stage of its way (by default the final one), or the generated code.
 
-    The text parses again: `compiler.ir.text.parse`.
+    The text parses again (`compiler.ir.text.parse`), given the tensors that it names by `sha256:` (docs/ir.md).
     """
     if after is not None:
         if after == "help":

@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from tests.models.training import concatenate
+from compiler.frontend.making.emit import concatenation
 
 Array = npt.NDArray[Any]
 Loss = Callable[[Mapping[str, Array]], float]
@@ -39,7 +39,7 @@ class Gelu(OpRun):
 
 def forward(model: onnx.ModelProto) -> onnx.ModelProto:
     """The inference graph and the loss of a training model, without gradients and updates."""
-    step = concatenate(model)
+    step = concatenation(model)
     needed, nodes = {"loss"}, []
     for node in reversed(step.graph.node):
         if needed & set(node.output):

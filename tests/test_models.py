@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.models import attach_training, concatenate, lenet, mlp, mlp_inference, tiny
+from compiler.frontend.making.emit import concatenation
+from tests.models import attach_training, lenet, mlp, mlp_inference, tiny
 from tests.models.losses import LOSSES
 from tests.models.optimizers import OPTIMIZERS
 from tests.models.zoo import ZOO, needs_zoo, zoo_folder
@@ -32,7 +33,7 @@ def check(model: onnx.ModelProto) -> None:
     """onnx.checker, also for what it skips by itself: the concatenations, the initialization, and the bindings."""
     onnx.checker.check_model(model, full_check=True)
     for index, info in enumerate(model.training_info):
-        step = concatenate(model, index)
+        step = concatenation(model, index)
         onnx.checker.check_model(step, full_check=True)
         variables = {tensor.name for tensor in step.graph.initializer}
         bindings = [
@@ -53,7 +54,7 @@ def check(model: onnx.ModelProto) -> None:
 
 def loss_of(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> float:
     """The loss of the step in onnxruntime, without what depends on Gradient."""
-    step = concatenate(model)
+    step = concatenation(model)
     gradient = next(node for node in step.graph.node if node.op_type == "Gradient")
     del step.graph.node[list(step.graph.node).index(gradient) :]
     outputs = [value for value in step.graph.output if value.name == "loss"]
@@ -124,7 +125,7 @@ def test_written_optimizers_equal_the_nodes(optimizer: str) -> None:
     def run(kind: str) -> list[dict[str, np.ndarray]]:
         """Three updates with given gradients, by onnx's reference implementation."""
         model = mlp((3, 2), optimizer=kind, lr=0.1, attributes={"alpha": 0.7})
-        step = concatenate(model)
+        step = concatenation(model)
         gradient = next(node for node in step.graph.node if node.op_type == "Gradient")
         update = step.graph.node[list(step.graph.node).index(gradient) + 1 :]
         state = {tensor.name: numpy_helper.to_array(tensor) for tensor in step.graph.initializer}
@@ -176,7 +177,7 @@ def test_attach_training_refuses_nothing_to_train() -> None:
 def test_zoo_model_can_be_trained(name: str) -> None:
     entry = ZOO[name]
     model = entry.training()
-    step = concatenate(model)
+    step = concatenation(model)
     # Not the full check: some of these declare shapes that are not theirs.
     onnx.checker.check_model(step)
     weights = sum(np.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) > 1)

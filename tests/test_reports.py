@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -301,3 +301,56 @@ def test_names_like_those_that_there_are() -> None:
     assert any("'w_next', which is no output of the algorithm (did you mean 'w_nxt'?)" in p.what for p in found)
     gemm = make_model("m (float[2,3] x) => (float[2,2] y) { y = Gemm<transb=1>(x, x) }")
     assert [p.what for p in compiler.check(gemm)] == ["Gemm has no attribute 'transb' (did you mean 'transB'?)"]
+
+
+def _initialized(model: onnx.ModelProto) -> None:
+    model.training_info[0].initialization.CopyFrom(
+        onnx.parser.parse_graph("i (float[3,1] u) => (float[3,1] v) { v = Neg(u) }")
+    )
+
+
+def _reading_state(model: onnx.ModelProto) -> None:
+    model.training_info[0].initialization.CopyFrom(onnx.parser.parse_graph("i () => (float[3,1] v) { v = Neg(w) }"))
+
+
+def _leaking(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Identity", ["n_next"], ["leak"]))
+
+
+def _clashing(model: onnx.ModelProto) -> None:
+    model.training_info[0].algorithm.node.append(helper.make_node("Neg", ["x"], ["y"]))
+
+
+def _unimported(model: onnx.ModelProto) -> None:
+    del model.opset_import[1]
+
+
+def _another_input(model: onnx.ModelProto) -> None:
+    other = training_info("o (float[N,2] t) => (float[N,2] u) { u = Neg(t) }", {})
+    model.training_info.append(other)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (_initialized, "the initialization graph has the input 'u'"),
+        (_reading_state, "'w' is read, but nothing defines it: the initialization graph cannot see the model's values"),
+        (_leaking, "'n_next' is read, but nothing defines it: it belongs to training_info[0].algorithm"),
+        (_clashing, "the name 'y' is defined twice"),
+        (_unimported, "Gradient is of domain 'ai.onnx.preview.training', which is not imported"),
+        (_another_input, "input 't' has another type than the input of that name of training_info[0]"),
+    ],
+)
+def test_violations_of_training_info_hide_no_wrong_type(
+    break_it: Callable[[onnx.ModelProto], None], words: str
+) -> None:
+    step = STEP.replace("n_next = Add(n, one)", "n_next = Add(n, ones)").replace("int64 n_next)", "int64[2] n_next)")
+    model = make_model(LINEAR, training_info(step.replace("int64 one = {1}", "int64[2] ones = {1, 1}"), UPDATES))
+    wrong = "variable 'n' is i64[], but gets the value 'n_next', which is i64[2]"
+    (alone,) = refusal(model)
+    assert wrong in alone
+    break_it(model)
+    found = refusal(model)
+    assert any(words in p for p in found), found
+    assert any(wrong in p for p in found), found
+    assert len(found) <= 3

@@ -76,7 +76,7 @@ class Reading:
                 names[v] = b.const(binding.static[v], v)
             elif v in flat.inputs and v in self._inputs:
                 names[v] = v
-            else:
+            elif v in flat.weights:  # else it is an input of an initialization graph, which was reported
                 names[v] = b.const(flat.weights[v].tensor, v)
         wanted = {v for node in flat.nodes if is_gradient(node) for v in named_by(node)}
         for node in flat.nodes:

@@ -57,12 +57,13 @@ def flatten(
 
     weights: all initializers of the graphs. variables: those that change, whose first value decides nothing.
     """
-    flat = Flat(name, weights=dict(weights))
-    for g in graphs:
-        flat.inputs.update((v.name, input_type(v)) for v in g.input if is_tensor(v))  # others have been reported
+    left = report.ambiguous
+    flat = Flat(name, weights={v: w for v, w in weights.items() if v not in left})
+    for g in graphs:  # what is left out has been reported
+        flat.inputs.update((v.name, input_type(v)) for v in g.input if is_tensor(v) and v.name not in left)
         for v in g.output:
             flat.outputs.setdefault(v.name, dtype_from_onnx(v.type.tensor_type.elem_type))
-    nodes = [_private(node, tensors) for g in graphs for node in g.node]
+    nodes = [_private(node, tensors) for g in graphs for node in g.node if left.isdisjoint(node.output)]
     nodes = make_explicit(nodes, [*flat.inputs, *flat.weights], report)
     names = _Names(nodes, [*(v.name for g in graphs for v in g.input), *flat.weights])
     nodes = _inline(nodes, opset, functions, names)
@@ -72,7 +73,7 @@ def flatten(
         for v, w in flat.weights.items()
         if v not in variables and v not in flat.inputs and w.type.size <= KNOWN_LIMIT
     }
-    typed = [v for g in graphs for v in g.input]
+    typed = [v for g in graphs for v in g.input if v.name not in left]
     typed += [
         helper.make_tensor_value_info(v, onnx_dtype(w.type.dtype), w.type.shape)
         for v, w in flat.weights.items()

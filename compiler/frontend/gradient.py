@@ -48,7 +48,7 @@ def make_explicit(
     for node in nodes:
         if is_gradient(node):
             found = Report()  # these do not keep anybody from looking further
-            explicit = _explicit(node, scope, report.undefined, found, where)
+            explicit = _explicit(node, scope, report.undefined | report.ambiguous, found, where)
             report.merge(found)
             result.extend([] if explicit is None else [explicit])
         elif any(_has_gradient(g.node) for _, g in bodies(node)):

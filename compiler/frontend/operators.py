@@ -95,7 +95,8 @@ class Operators:
             shown = domain or "ai.onnx"
             newest = f" with version {OPSETS[domain]}" if domain == TRAINING_DOMAIN else ""
             remedy = f"add the domain {shown!r}{newest} to opset_import"
-            self._report.malformed(f"{node.op_type} is of domain {shown!r}, which is not imported", at, remedy)
+            what = f"{node.op_type} is of domain {shown!r}, which is not imported"
+            self._report.malformed(what, at, remedy, stop=domain not in OPSETS or domain == "")
         elif key_of(node) not in self._functions and not is_gradient(node):
             self._check_known(node, domain, at)
 

@@ -12,13 +12,15 @@ class Report:
 
     malformed: the model breaks a rule of the standard; unsupported: it is valid, but onnxc does not do this. stop: what
     is wrong makes it pointless to look further, as every finding behind it would be a consequence. undefined: names
-    that are read, but that nothing defines: that is reported, and what else lacks them is a consequence.
+    that are read, but that nothing defines: that is reported, and what else lacks them is a consequence. ambiguous:
+    names that are defined twice at the top of the graphs: reported, and what defines or reads them is passed over.
     """
 
     def __init__(self) -> None:
         self._problems: dict[Problem, bool] = {}
         self.stop = False
         self.undefined: set[str] = set()
+        self.ambiguous: set[str] = set()
 
     def malformed(self, what: str, where: str = "", remedy: str = "", stop: bool = True) -> None:
         """Add a breach of the standard. stop: see the class."""

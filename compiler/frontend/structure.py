@@ -32,26 +32,29 @@ class Scope:
     """Names that exist at a point: name -> what it is, for messages; '' for one that is missing, and reported.
 
     hints: why a name is missing, where that is known. outer: names that may be defined again, those around a nested
-    graph. function: whether this is the body of a function.
+    graph. function, nested: whether this is the body of a function, or a nested graph.
     """
 
     names: dict[str, str] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
     outer: Set[str] = frozenset()
     function: bool = False
+    nested: bool = False
 
     def inner(self) -> Scope:
         """The scope of a graph nested here."""
-        return Scope(dict(self.names), self.hints, set(self.names), self.function)
+        return Scope(dict(self.names), self.hints, set(self.names), self.function, nested=True)
 
     def define(self, name: str, what: str, where: str, report: Report) -> None:
         """A name gets a meaning; reported if it has one."""
         if not name:
             report.malformed(f"{what} has no name", where or MAIN, "give it one")
         elif (other := self.names.get(name)) and name not in self.outer:
-            report.malformed(
-                f"the name {name!r} is defined twice: as {other} and as {what}", where or MAIN, "rename one of them"
-            )
+            stop = self.function or self.nested
+            twice = f"the name {name!r} is defined twice: as {other} and as {what}"
+            report.malformed(twice, where or MAIN, "rename one of them", stop)
+            if not stop:
+                report.ambiguous.add(name)
         else:
             self.names[name] = what
             self.outer = self.outer - {name} if name in self.outer else self.outer
@@ -137,10 +140,9 @@ def _report_missing(v: str, node: NodeProto, later: Mapping[str, int], scope: Sc
             else did_you_mean(v, (k for k, what in scope.names.items() if what))
         )
         remedy = "" if v in scope.hints else "declare it as an input or initializer, or read another value"
-        # When graphs are joined or functions inlined, it could be taken for another value of that name.
-        stop = scope.function or v in scope.hints
-        report.malformed(f"{v!r} is read, but nothing defines it{hint}", at, remedy, stop)
-        if not stop:
+        # When functions are inlined, it could be taken for another value of that name.
+        report.malformed(f"{v!r} is read, but nothing defines it{hint}", at, remedy, stop=scope.function)
+        if not scope.function:
             report.undefined.add(v)
 
 

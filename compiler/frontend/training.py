@@ -16,7 +16,7 @@ Where the standard is silent or contradicts itself, this is what holds here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 import onnx
@@ -43,6 +43,11 @@ class Bindings(NamedTuple):
     updates: dict[str, str]
     initial: dict[str, str]
 
+    def without(self, names: Set[str]) -> Bindings:
+        """The bindings of other variables than these."""
+        updates, initial = ({k: v for k, v in d.items() if k not in names} for d in (self.updates, self.initial))
+        return Bindings(tuple(v for v in self.variables if v not in names), updates, initial)
+
 
 def check_training(model: onnx.ModelProto, tensors: Tensors, report: Report) -> list[Bindings]:
     """All violations in training_info, and the good bindings of each. The inference graph is checked elsewhere."""
@@ -62,7 +67,7 @@ def check_training(model: onnx.ModelProto, tensors: Tensors, report: Report) -> 
         dense = _dense(model, info)
         bindings.append(Bindings(tuple(dict.fromkeys(k for k in keys if k in dense)), updates, initial))
     _check_shared_inputs(model, report)
-    return bindings
+    return [b.without(report.ambiguous) for b in bindings]
 
 
 def _check_algorithm(model: onnx.ModelProto, index: int, where: str, tensors: Tensors, report: Report) -> None:
@@ -88,7 +93,7 @@ def _check_initialization(
     graph = info.initialization
     at = f"{where}.initialization"
     for v in graph.input:
-        report.malformed(f"the initialization graph has the input {v.name!r}", at, "it must have none")
+        report.malformed(f"the initialization graph has the input {v.name!r}", at, "it must have none", stop=False)
     hints = dict.fromkeys(defined(info.algorithm), "the initialization graph cannot see the algorithm's values")
     hints |= dict.fromkeys(defined(model.graph), "the initialization graph cannot see the model's values")
     check_graph(graph, Scope(hints=hints), Operators(model, model.opset_import, tensors, report), at, report)
@@ -171,4 +176,6 @@ def _check_shared_inputs(model: onnx.ModelProto, report: Report) -> None:
             first, other = seen.setdefault(v.name, (i, kind))
             if kind != other:
                 what = f"input {v.name!r} has another type than the input of that name of training_info[{first}]"
-                report.malformed(what, f"training_info[{i}].algorithm", "rename one of them, or give them one type")
+                remedy = "rename one of them, or give them one type"
+                report.malformed(what, f"training_info[{i}].algorithm", remedy, stop=False)
+                report.ambiguous.add(v.name)

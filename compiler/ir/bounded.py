@@ -38,7 +38,7 @@ def bounded(b: Builder, node: Node, most: int) -> dict[str, str]:
     added = dict(zip(outputs, b.add("Loop", made.inputs, made.attrs, outputs, captures, node.origin), strict=False))
     more = added.pop(outputs[len(parts.final)])
     if known is None or int(known.item()) > most:
-        message = f"the Loop makes more than {most} iterations, which max_trip allows"
+        message = f"the Loop makes more than {most} iterations, which max_trip allows: raise it"
         added = {
             v: b.add("onnxc.Checked", [new, more], {"message": message}, [b.fresh(v)], (), node.origin)[0]
             for v, new in added.items()

@@ -177,7 +177,7 @@ def test_max_trip_bounds_a_loop() -> None:
         found = step(x=x, n=np.array(n))
         np.testing.assert_array_equal(found["y"], x * 2**count)
         np.testing.assert_array_equal(found["rows"][:, 0], [-(2 ** (k + 1)) if k < count else 0 for k in range(8)])
-    with pytest.raises(InputError, match=r"more than 8 iterations, which max_trip allows.*nothing was updated"):
+    with pytest.raises(InputError, match=r"more than 8 iterations, .*: raise it.*nothing was updated"):
         step(x=x / 1000, n=np.array(2**40))
     np.testing.assert_array_equal(step(x=x, n=np.array(2))["y"], x * 4)
     for wrong in (0, -1, 2**31, "8"):

@@ -4,11 +4,10 @@ The public models of others are in `tests.models.zoo`.
 """
 
 from tests.models.networks import lenet, lenet_inference, mlp, mlp_inference, tiny
-from tests.models.training import attach_training, concatenate
+from tests.models.training import attach_training
 
 __all__ = [
     "attach_training",
-    "concatenate",
     "lenet",
     "lenet_inference",
     "mlp",

@@ -73,17 +73,6 @@ def attach_training(
     return result
 
 
-def concatenate(model: onnx.ModelProto, index: int = 0) -> onnx.ModelProto:
-    """The step of one TrainingInfoProto as a plain model: the standard's concatenation of inference and algorithm."""
-    step = onnx.ModelProto()
-    step.CopyFrom(model)
-    del step.training_info[:]
-    algorithm = model.training_info[index].algorithm
-    for field in ("input", "initializer", "sparse_initializer", "output", "node", "value_info"):
-        getattr(step.graph, field).extend(getattr(algorithm, field))
-    return step
-
-
 def _add_gradient(algorithm: Algorithm, variables: Sequence[Variable], given: Sequence[str]) -> None:
     names = [variable.name for variable in variables]
     gradients = [f"{name}.gradient" for name in names]

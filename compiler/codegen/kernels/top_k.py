@@ -6,15 +6,9 @@ from functools import cache
 from typing import Any
 
 from compiler.codegen.calls import Call, Scratch, Site, lowers
-from compiler.codegen.kernels.common import around, known_ints, normalized
+from compiler.codegen.kernels.common import above, around, known_ints, normalized
 from compiler.codegen.native import ITEMSIZE, Kernel, i64, inline, kernel, pointer
 from compiler.ir.types import TensorType
-
-
-@inline
-def _larger(x: Any, y: Any) -> Any:
-    """Whether x comes before y among the largest: a NaN counts as larger than any number."""
-    return (x > y) | ((x != x) & (y == y))
 
 
 @inline
@@ -30,7 +24,7 @@ def make_top_k(name: str, largest: bool) -> Kernel:
     A heap of k indices, on top the one that comes last; emptied from the end, it leaves them in order.
     """
     ptr, size = pointer(name), ITEMSIZE[name]
-    better = _larger if largest else _smaller
+    better = above if largest else _smaller
 
     @inline
     def before(x: Any, inner: Any, i: Any, j: Any) -> Any:
