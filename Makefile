@@ -6,14 +6,15 @@ DEMO ?= demo
 EPOCHS ?= 15
 BATCH ?= 32
 PYTEST_ARGS ?= --numprocesses auto --dist worksteal
+BENCH_ARGS ?=
 
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast test-torch lint format bench clean
+.PHONY: help venv demo stories test test-fast test-torch test-exporters lint format bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(1)' || \
@@ -34,6 +35,11 @@ demo: $(VENV)/.demo ## Train a convolutional network on the UCI digits, then che
 		--epochs $(EPOCHS) --batch $(BATCH) --out $(DEMO)/trained.onnx
 	$(BIN)/python examples/evaluate.py $(DEMO)/trained.onnx $(DEMO)/test.npz --at-least 0.97
 
+stories: $(VENV)/.demo ## Run the stories of docs/stories.md: five networks on real data, a few minutes
+	@for story in fine_tuning regression autoencoder sunspots text; do \
+		echo; echo "== examples/stories/$$story.py"; \
+		$(BIN)/python -m examples.stories.$$story $(DEMO)/stories || exit 1; done
+
 test: $(VENV)/.dev ## Run all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -42,6 +48,9 @@ test-fast: $(VENV)/.dev ## Run the tests that take less than a few seconds each
 
 test-torch: $(VENV)/.dev $(VENV)/.bench ## Compare gradients and optimizers with PyTorch (large download)
 	$(BIN)/python -m pytest tests/against_torch
+
+test-exporters: $(VENV)/.dev $(VENV)/.exporters ## Train exports of PyTorch, Keras and scikit-learn (large download)
+	$(BIN)/python -m pytest tests/exporters
 
 lint: $(VENV)/.dev ## Check style, format and types
 	$(BIN)/ruff check
@@ -52,8 +61,8 @@ format: $(VENV)/.dev ## Mend style and format where that needs no thought
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/.bench ## Measure the step against PyTorch
-	$(BIN)/python -m benchmarks.step_time
+bench: $(VENV)/.bench ## Measure the step against PyTorch and JAX (large download; BENCH_ARGS: see docs/benchmarks.md)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## Remove the environment and what the demo and the tools wrote
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache benchmarks/results

@@ -20,16 +20,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from compiler import api as api
     from compiler import catalogue as catalogue
-    from compiler import progress as progress
+    from compiler import memory_report as memory_report
     from compiler import training as training
     from compiler.api import build as build
     from compiler.api import check as check
     from compiler.api import compile as compile
     from compiler.api import lower as lower
+    from compiler.api import training_graph as training_graph
     from compiler.errors import ArtifactError as ArtifactError
     from compiler.errors import BuildError as BuildError
     from compiler.errors import CompileError as CompileError
+    from compiler.errors import DivergedError as DivergedError
     from compiler.errors import InputError as InputError
+    from compiler.errors import MemoryLimitError as MemoryLimitError
     from compiler.errors import ModelError as ModelError
     from compiler.errors import OnnxcError as OnnxcError
     from compiler.errors import StateError as StateError
@@ -41,15 +44,18 @@ if TYPE_CHECKING:
     from compiler.onnx_backend import Backend as backend
     from compiler.runtime.artifact import load as load
     from compiler.runtime.step import StepFunction as StepFunction
+    from compiler.training import Trainer as Trainer
 
 _HOMES = {
-    **dict.fromkeys(("build", "check", "compile", "lower"), "compiler.api"),
+    **dict.fromkeys(("build", "check", "compile", "lower", "training_graph"), "compiler.api"),
     **dict.fromkeys(
         (
             "ArtifactError",
             "BuildError",
             "CompileError",
+            "DivergedError",
             "InputError",
+            "MemoryLimitError",
             "ModelError",
             "OnnxcError",
             "StateError",
@@ -61,9 +67,10 @@ _HOMES = {
     **dict.fromkeys(("Loss", "make_training_model"), "compiler.frontend.making"),
     "load": "compiler.runtime.artifact",
     "StepFunction": "compiler.runtime.step",
+    "Trainer": "compiler.training",
 }
 
-_MODULES = ("api", "catalogue", "progress", "training")
+_MODULES = ("api", "catalogue", "memory_report", "training")
 
 __all__ = [*_HOMES, "__version__", "backend"]
 

@@ -9,9 +9,9 @@ from compiler.errors import INSTALL
 
 
 def main() -> None:
-    """Run `compiler.cli.main`; Ctrl-C while that is still being imported is an interrupt like any other."""
+    """Run `compiler.command.entry.main`; Ctrl-C while that is still being imported is an interrupt like any other."""
     try:
-        command = import_module("compiler.cli")
+        command = import_module("compiler.command.entry")
     except KeyboardInterrupt:
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)

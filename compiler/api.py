@@ -13,15 +13,18 @@ import onnx
 
 from compiler import __version__
 from compiler.codegen.build import plan_and_emit
-from compiler.codegen.export import export
+from compiler.codegen.export import bindings, export
 from compiler.codegen.library import check_name
 from compiler.codegen.library_artifact import Recipe, check_replaceable, write_artifact
 from compiler.codegen.library_cpu import target
 from compiler.codegen.support import has_kernel
 from compiler.errors import InputError, ModelError, Problem, did_you_mean
+from compiler.fitting import checked_limit, fitted
 from compiler.frontend import Source, accepted, best_attempt, read
+from compiler.frontend.node_groups import group_by_origin
 from compiler.frontend.report import Report
 from compiler.frontend.trained import trained_model
+from compiler.frontend.training_graph import as_training_model, written_out
 from compiler.ir.dump import dump as dump
 from compiler.ir.graph import Graph, Program
 from compiler.ir.types import AnyArray
@@ -35,6 +38,7 @@ from compiler.specialize import (
     Options,
     Specializations,
     as_typed,
+    averages_of,
     initial_state,
     returning,
     state_slots,
@@ -59,6 +63,7 @@ def compile(
     max_trip: int | None = None,
     straight_through: bool = False,
     outputs: Sequence[str] | None = None,
+    memory_limit: int | None = None,
 ) -> StepFunction:
     """Compile a training model to a step function.
 
@@ -71,6 +76,9 @@ def compile(
     time, which its gradient and its stacked outputs need to know (docs/control-flow.md). straight_through: gradients
     look through Round, and through QuantizeLinear where DequantizeLinear follows (docs/quantization.md). outputs: what
     a step returns, by default all outputs of inference and algorithms; what only the others need is not computed.
+    memory_limit: bytes that a step may take; values are then computed again, rather than kept, until it fits
+    (docs/memory.md), and MemoryLimitError tells how much is missing if that cannot be reached. The results have the
+    same bits.
 
     A model without training_info compiles as well: a call runs its graph. CompileError lists everything in the model
     that cannot be compiled, initialization included; with open dims, what is so at every size, and a call tells the
@@ -79,7 +87,14 @@ def compile(
     check_seed(seed)
     source, arrays = loaded(_own(model), dims, static, max_trip)
     wanted = None if outputs is None else names_of(outputs)
-    given = (checked_threads(threads), int(seed), algorithm, bool(straight_through), wanted)
+    given = (
+        checked_threads(threads),
+        int(seed),
+        algorithm,
+        bool(straight_through),
+        wanted,
+        checked_limit(memory_limit),
+    )
     options = Options(dict(dims or {}), arrays, *given)
     work = Specializations(source, options)
     return StepFunction(work, work.initial())
@@ -188,6 +203,42 @@ def lower(
     return export(graph_of(graphs, graph))
 
 
+def training_graph(
+    model: Model,
+    algorithm: int | None = None,
+    *,
+    until: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    static: Mapping[str, Any] | None = None,
+    max_trip: int | None = None,
+    straight_through: bool = False,
+) -> onnx.ModelProto:
+    """The training graph of a model as one plain graph, for viewers and checkers: what its training_info means.
+
+    algorithm: index of the one TrainingInfoProto; by default all, in order. The names of nodes begin with the part of
+    the step: `forward/`, `loss/`, `gradient/`, `optimizer/`, also `inference/` for what only outputs of the inference
+    graph need. Variables are initializers; `metadata_props` say which output is the next value of which, as in what
+    `lower` writes.
+
+    By default operators, opset, functions, symbolic dims and Gradient nodes are those of the model. until: the name of
+    a pass, "expand_gradients" for the backward pass in operators that any runtime has: `gradient/<forward node>/<op>`.
+    dims, static, max_trip and straight_through are for that, and as for `lower`.
+
+    CompileError, InputError.
+    """
+    bound: dict[str, Any] = {"dims": dims, "static": static, "max_trip": max_trip}
+    bound["straight_through"] = straight_through
+    if until is None and (given := [name for name, value in bound.items() if value]):
+        raise InputError(f"{given[0]} is of no use without a pass: give until='expand_gradients' or another as well")
+    whole = written_out(accepted(*read(model)), algorithm)
+    if until is None:
+        return whole
+    step = program(as_training_model(whole), until=until, **bound).step
+    lowered = export(returning(step, tuple(bindings(whole)[0].values())))
+    group_by_origin(lowered)
+    return lowered
+
+
 def graph_of(program: Program, role: str) -> Graph:
     """A graph of a program. InputError: it has none of that role."""
     graphs = program.graphs()
@@ -280,6 +331,7 @@ def build(
     max_trip: int | None = None,
     straight_through: bool = False,
     outputs: Sequence[str] | None = None,
+    memory_limit: int | None = None,
     name: str = "onnxc",
     cpu: str = "host",
     cc: str = "cc",
@@ -295,7 +347,7 @@ def build(
     CompileError as for `compile`. InputError: arguments that do not fit. BuildError: no C compiler, or a bad folder.
     """
     check_seed(seed)
-    threads = checked_threads(threads)
+    threads, limit = checked_threads(threads), checked_limit(memory_limit)
     check_name(name)
     check_replaceable(Path(folder))
     machine = target(cpu)
@@ -305,14 +357,17 @@ def build(
     if outputs is not None:
         imported = replace(imported, step=returning(imported.step, names_of(outputs)))
     work = run_program(imported, has_kernel, seed=seed, straight_through=straight_through)
+    states = state_types(source, algorithm)
+    work = replace(work, step=fitted(work.step, limit, threads, states))
     initial = initial_state(source, seed, algorithm)
     inference = trained_model(source, initial)
     options = {"dims": dict(dims or {}), "static": sorted(arrays), "seed": seed, "algorithm": algorithm}
     options |= {"max_trip": max_trip} if max_trip else {}
     options |= {"straight_through": True} if straight_through else {}
+    options |= {"memory_limit": limit} if limit else {}
     recipe = Recipe(
         program=work,
-        states=state_slots(state_types(source, algorithm)),
+        states=state_slots(states),
         initial=initial,
         inference=inference.SerializeToString() if inference.ByteSize() < INLINE_LIMIT else None,
         name=name,
@@ -321,5 +376,6 @@ def build(
         threads=threads,
         cc=cc,
         options=options,
+        averages=averages_of(source, algorithm),
     )
     write_artifact(recipe, Path(folder))

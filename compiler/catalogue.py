@@ -14,8 +14,8 @@ from onnx.defs import OpSchema
 
 from compiler.codegen.calls import LOWERINGS
 from compiler.codegen.elementwise import ELEMENTWISE
-from compiler.codegen.schedule import VIEWS
 from compiler.codegen.support import HALF, WIDE
+from compiler.codegen.units import VIEWS
 from compiler.frontend.upgrade import OLDEST_OPSET
 from compiler.ir.bodies import has_body
 from compiler.ir.builder import INTERNAL_OPS

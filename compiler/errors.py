@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,17 @@ class UnsupportedError(CompileError):
     """The model is valid, but needs something onnxc does not do; each problem names the node and a remedy."""
 
 
+class MemoryLimitError(CompileError):
+    """A step that does not fit into `limit` bytes; recomputation gets it down to `needed`."""
+
+    def __init__(self, problem: Problem, needed: int, limit: int):
+        self.needed, self.limit = needed, limit
+        super().__init__(problem)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems[0], self.needed, self.limit)
+
+
 class VerifyError(CompileError):
     """A graph breaks an invariant of the IR. From a file: malformed nodes. After a pass: a defect of that pass."""
 
@@ -57,6 +69,20 @@ class InputError(OnnxcError, ValueError):
 
 class StateError(OnnxcError, ValueError):
     """State that does not fit: a checkpoint of another model, an assignment of another shape or dtype."""
+
+
+class DivergedError(OnnxcError):
+    """Training that was to end when its loss is not finite: `loss`, in step `step` (from 1) of epoch `epoch`."""
+
+    def __init__(self, loss: float, step: int, epoch: int, kept: str = ""):
+        self.loss, self.step, self.epoch, self.kept = loss, step, epoch, kept
+        super().__init__(
+            f"the loss is {loss} in step {step}, in epoch {epoch}, train with a smaller learning rate or with clipped "
+            f"gradients, or look at the data{kept and f'; {kept} is of before it'}"
+        )
+
+    def __reduce__(self) -> tuple[type[DivergedError], tuple[float, int, int, str]]:
+        return type(self), (self.loss, self.step, self.epoch, self.kept)
 
 
 class UnknownStateError(StateError, KeyError):

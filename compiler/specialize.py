@@ -18,16 +18,18 @@ from compiler.codegen.native import load
 from compiler.codegen.native.pool import make_pool
 from compiler.codegen.support import has_kernel
 from compiler.errors import InputError, ModelError, OnnxcError, Problem, UnsupportedError, did_you_mean
+from compiler.fitting import fitted
 from compiler.frontend import NeedsDims, NeedsStatic, Source
 from compiler.frontend.report import Report
 from compiler.frontend.trained import trained_model
 from compiler.ir.evaluate import RANDOM_OPS
 from compiler.ir.graph import Graph
 from compiler.ir.types import AnyArray, TensorType, numpy_dtype
+from compiler.passes.evaluation import without_idle_inputs
 from compiler.passes.lower_random import SEED, STEP, Role
 from compiler.passes.pipeline import passes, run
 from compiler.runtime.executable import Code
-from compiler.runtime.layout import ML_DTYPES, STATE, Slot
+from compiler.runtime.layout import ML_DTYPES, STATE, MemoryUse, Slot
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, PoolCode
 from compiler.saving import save_model
@@ -48,6 +50,7 @@ class Options:
     algorithm: int | None = None
     straight_through: bool = False
     outputs: Sequence[str] | None = None
+    memory_limit: int | None = None
 
 
 def state_types(source: Source, algorithm: int | None = None) -> dict[str, TensorType]:
@@ -79,6 +82,12 @@ def initial_state(source: Source, seed: int, algorithm: int | None = None) -> di
     return {n: hidden[n] if n in hidden else source.initializers[n].tensor.array for n in names}
 
 
+def averages_of(source: Source, algorithm: int | None = None) -> dict[str, str]:
+    """Variable -> state that is its running average, if this algorithm keeps it."""
+    names = state_types(source, algorithm)
+    return {name: state for name, state in source.averages.items() if name in names and state in names}
+
+
 def as_typed(source: Source, name: str, array: AnyArray) -> AnyArray:
     """A static array as the frontend takes it: the runtime knows the types that NumPy has not by their bits only."""
     dtype = source.inputs[name].dtype
@@ -108,9 +117,11 @@ class Specializations:
         self._types = state_types(source, options.algorithm)
         self.states: Sequence[Slot] = state_slots(self._types)
         self.initializes = source.initializes(options.algorithm)
+        self.averages: Mapping[str, str] = averages_of(source, options.algorithm)
         self.pool = Pool(options.threads, _pool_code() if options.threads > 1 else None)
         self._static = frozenset(options.static)
-        self._inputs = {role: source.inputs_of(role, options.algorithm) for role in ("step", "infer")}
+        self._inputs = {role: source.inputs_of(role, options.algorithm) for role in ("step", "evaluate", "infer")}
+        self._idle = source.idle_inputs(options.algorithm)
         self._made: OrderedDict[_Binding, Code] = OrderedDict()
         self._latest: Compiled | None = None
         self._warm_up()
@@ -142,9 +153,9 @@ class Specializations:
         """See `runtime.step.Backend`."""
         return {name: t.dtype for name, t in self._inputs[role].items()}
 
-    def optional(self) -> Collection[str]:
+    def optional(self, role: str) -> Collection[str]:
         """See `runtime.step.Backend`."""
-        return {*self._source.defaults, *self.options.static}
+        return {*self._source.defaults, *self.options.static, *(self._idle if role == "evaluate" else ())}
 
     def static(self) -> Collection[str]:
         """See `runtime.step.Backend`."""
@@ -181,6 +192,11 @@ class Specializations:
         return self._compiled.source
 
     @property
+    def memory(self) -> MemoryUse:
+        """Bytes of the step compiled last."""
+        return self._compiled.layout.memory
+
+    @property
     def _compiled(self) -> Compiled:
         if self._latest is None:
             raise OnnxcError("nothing is compiled yet: give dims= to compile, or call the step once")
@@ -191,7 +207,7 @@ class Specializations:
         """The binding that a call's arrays make. InputError: their shapes contradict the model or each other."""
         given = {n: a for n, a in feeds.items() if n not in self.options.static}
         self._check_static(feeds)
-        # inference may be on other sizes than those that were given for the step
+        # inference and evaluation may be on other sizes than those that were given for the step
         known = dict(self.options.dims) if role == "step" else {}
         for name, t in self._inputs[role].items():
             if name not in given:
@@ -227,7 +243,10 @@ class Specializations:
 
     def _code(self, binding: _Binding) -> Code:
         if binding not in self._made:
-            compiled = compile_graph(self._graph(binding), self.options.threads, self._types)
+            graph, threads = self._graph(binding), self.options.threads
+            if binding.role == "step":
+                graph = fitted(graph, self.options.memory_limit, threads, self._types)
+            compiled = compile_graph(graph, threads, self._types)
             const = Block.of(compiled.const).bytes
             self._made[binding] = Code(compiled.layout, compiled.address, const)
             if binding.role == "step":
@@ -241,11 +260,13 @@ class Specializations:
         """The graph of a binding, after all passes."""
         arrays = {s.name: as_typed(self._source, s.name, s.array) for s in b.static}
         graph = self._source.graph(b.role, dict(b.dims), arrays, self.options.algorithm, b.fed)
-        if b.role == "step" and self.options.outputs is not None:
+        computed = graph.outputs
+        if b.role in ("step", "evaluate") and self.options.outputs is not None:
             graph = returning(graph, self.options.outputs)
-        graph = _fetching(graph, b.fetch)
+        graph = _fetching(graph, b.fetch, computed)
         options = self.options
-        return run(graph, passes(has_kernel, cast(Role, b.role), options.seed, options.straight_through))
+        graph = run(graph, passes(has_kernel, cast(Role, b.role), options.seed, options.straight_through))
+        return without_idle_inputs(graph) if b.role == "evaluate" else graph
 
 
 class _Static:
@@ -279,15 +300,18 @@ def _with_outputs(g: Graph, outputs: Mapping[str, str]) -> Graph:
     return Graph(g.name, g.types, g.inputs, g.states, g.consts, g.captures, g.nodes, outputs, g.updates)
 
 
-def _fetching(g: Graph, fetch: Sequence[str]) -> Graph:
-    """The graph with further values as outputs, under their own names. InputError: there are none of that name."""
-    if unknown := [name for name in fetch if name not in g.types and name not in g.outputs]:
-        names = [*g.outputs, *g.types]
+def _fetching(g: Graph, fetch: Sequence[str], computed: Mapping[str, str]) -> Graph:
+    """The graph with further values as outputs, under their own names. InputError: there are none of that name.
+
+    computed: all outputs that it could have, which may be fetched as well.
+    """
+    if unknown := [name for name in fetch if name not in g.types and name not in computed]:
+        names = [*computed, *g.types]
         raise InputError(
             f"fetch: the graph has no value {', '.join(f'{n!r}{did_you_mean(n, names)}' for n in unknown)}; "
             "what the imported graph has can be fetched: `onnxc dump-ir --stage import` shows it"
         )
-    extra = {name: name for name in fetch if name not in g.outputs}
+    extra = {name: computed.get(name, name) for name in fetch if name not in g.outputs}
     return _with_outputs(g, {**g.outputs, **extra}) if extra else g
 
 

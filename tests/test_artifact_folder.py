@@ -41,6 +41,8 @@ def test_wrong_calls(artifact: Path) -> None:
             step(feeds, fetch=fetch)
     with pytest.raises(compiler.InputError, match="threads"):
         compiler.load(artifact, threads=2)
+    with pytest.raises(compiler.ArtifactError, match="has no evaluation, only step, infer: save the state, load it"):
+        step.evaluate({"in put": x})
 
 
 # --- folders that do not fit -----------------------------------------------------------------------------------------

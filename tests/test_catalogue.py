@@ -10,7 +10,7 @@ import onnx
 from click.testing import CliRunner
 
 from compiler.catalogue import markdown, operators
-from compiler.cli import command
+from compiler.command.entry import command
 
 PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -136,6 +137,17 @@ class Site:
     node: Node
     types: Mapping[str, TensorType]
     constants: Mapping[str, Tensor] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    """Inputs that are the same in all iterations of the loop around: a call that only packs them runs once."""
+
+    given_strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of inputs that are no dense tensors; only ops in `strides.FOLLOWING` get any."""
+
+    def strides(self, i: int) -> tuple[int, ...]:
+        """Elements from index to index of each axis of the i-th input."""
+        shape = self.type(i).shape
+        dense = tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
+        return self.given_strides.get(self.node.inputs[i], dense)
 
     def type(self, i: int) -> TensorType:
         """Type of the i-th input, which must be present."""
@@ -165,6 +177,10 @@ class Site:
         """A constant input as integers; None if it is absent or no constant."""
         a = self.constant(i)
         return None if a is None else tuple(int(v) for v in np.asarray(a).reshape(-1))
+
+    def is_fixed(self, i: int) -> bool:
+        """Whether the i-th input is the same in all iterations of a loop around the node."""
+        return self.node.input(i) in self.fixed
 
     def read(self, i: int, offset: int = 0) -> In:
         """The i-th input as an argument, from `offset` bytes on."""

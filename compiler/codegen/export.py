@@ -21,11 +21,8 @@ from compiler.codegen.export_opset import lowest_opset
 from compiler.ir.bodies import body_graph
 from compiler.ir.builder import GRADIENT, INTERNAL_OPS
 from compiler.ir.graph import Graph, Node
-from compiler.ir.proto import INTERNAL_DOMAIN, node_to_proto, tensor_to_proto, type_to_proto
+from compiler.ir.proto import INTERNAL_DOMAIN, OUTPUTS, UPDATES, node_to_proto, tensor_to_proto, type_to_proto
 from compiler.ir.types import Tensor, TensorType
-
-OUTPUTS, UPDATES = "onnxc.outputs", "onnxc.updates"
-"""Keys of the model's metadata."""
 
 IR_VERSION = 10
 """At least this: nodes have metadata, which holds their provenance."""

@@ -14,6 +14,7 @@ import numpy as np
 from compiler.codegen import native
 from compiler.codegen.calls import Arg, Call, In, Out
 from compiler.codegen.elementwise import ELEMENTWISE, Formula, encoding, is_elementwise, wrap
+from compiler.codegen.kernels.strided import contiguous
 from compiler.codegen.native import ITEMSIZE, Kernel, convert, inline, pointer
 from compiler.codegen.native.convert import sticky
 from compiler.codegen.native.math import (
@@ -64,7 +65,7 @@ def group_elementwise(graph: Graph, keep: set[str]) -> list[Group]:
     shapes: dict[int, tuple[int, ...]] = {}
     for i in reversed(range(len(graph.nodes))):
         node = graph.nodes[i]
-        elementwise = _fusable(graph, node)
+        elementwise = is_fusable(graph, node)
         mine = max((late.get(v, 0) for v in node.results), default=0)
         level[i] = mine
         if elementwise:
@@ -72,13 +73,17 @@ def group_elementwise(graph: Graph, keep: set[str]) -> list[Group]:
         for v in node.reads:
             producer = graph.producer(v)
             same = (
-                elementwise and producer is not None and graph.type(v).shape == shapes[i] and _fusable(graph, producer)
+                elementwise
+                and producer is not None
+                and graph.type(v).shape == shapes[i]
+                and is_fusable(graph, producer)
             )
             late[v] = max(late.get(v, 0), mine if same else mine + 1)
     return _connect(graph, level, shapes, keep)
 
 
-def _fusable(graph: Graph, node: Node) -> bool:
+def is_fusable(graph: Graph, node: Node) -> bool:
+    """Whether a node is elementwise, and so becomes part of a loop."""
     return is_elementwise(node, [graph.type(v).dtype if v else "" for v in node.inputs])
 
 
@@ -134,46 +139,63 @@ def inline_constant(consts: Mapping[str, Tensor], value: str) -> Any:
 
 @dataclass(frozen=True)
 class Loop:
-    """Collapsed iteration space of a group: extents, and per operand which axes it runs along (a bit each)."""
+    """Collapsed iteration space of a group: extents, and the strides of each operand (0: it stays where it is)."""
 
     extents: tuple[int, ...]
-    axes: tuple[tuple[bool, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
 
 
 def collapse(shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]) -> Loop:
-    """Merge neighbouring axes along which every operand either runs or stays. Axes of extent 1 vanish."""
-    padded = [(1,) * (len(shape) - len(s)) + s for s in operands]
+    """Merge neighbouring axes that are one for every operand, given their strides. Axes of extent 1 vanish."""
     extents: list[int] = []
-    patterns: list[tuple[bool, ...]] = []
+    steps: list[tuple[int, ...]] = []
     for axis, n in enumerate(shape):
         if n == 1:
             continue
-        pattern = tuple(p[axis] != 1 for p in padded)
-        if patterns and patterns[-1] == pattern:
+        own = tuple(s[axis] for s in operands)
+        if steps and all(before == n * s for before, s in zip(steps[-1], own, strict=True)):
             extents[-1] *= n
+            steps[-1] = own
         else:
             extents.append(n)
-            patterns.append(pattern)
+            steps.append(own)
     if not extents:
-        extents, patterns = [1], [(True,) * len(padded)]
-    return Loop(tuple(extents), tuple(zip(*patterns, strict=True)) if padded else ())
+        extents, steps = [1], [(1,) * len(operands)]
+    return Loop(tuple(extents), tuple(zip(*steps, strict=True)) if operands else ())
+
+
+def broadcast_strides(t: TensorType, strides: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Strides of an operand in an iteration space of this rank: 0 along the axes that it is broadcast along."""
+    own = tuple(0 if n == 1 else s for n, s in zip(t.shape, strides, strict=True))
+    return (0,) * (rank - t.rank) + own
 
 
 def fused_call(
-    group: Group, types: Mapping[str, TensorType], consts: Mapping[str, Tensor], inplace: Mapping[str, str]
+    group: Group,
+    types: Mapping[str, TensorType],
+    consts: Mapping[str, Tensor],
+    inplace: Mapping[str, str],
+    strides: Mapping[str, Sequence[int]],
 ) -> Call:
-    """The call that computes a group. inplace: output -> the input whose memory it takes over."""
+    """The call that computes a group. inplace: output -> the input whose memory it takes over.
+
+    strides: of inputs that are no dense tensors.
+    """
     taken = {v: out for out, v in inplace.items()}
     pointers: list[Arg] = [Out(taken[v]) if v in taken else In(v) for v in group.inputs]
     separate = [v for v in group.outputs if v not in inplace]
     operands = [*group.inputs, *separate]
-    loop = collapse(group.shape, [types[v].shape for v in operands])
-    text, constants = _source(group, types, consts, loop, operands, inplace)
+    rank = len(group.shape)
+    given = [broadcast_strides(types[v], strides.get(v) or contiguous(types[v].shape), rank) for v in operands]
+    loop = collapse(group.shape, given)
+    pitched = tuple(v in strides for v in operands)
+    text, constants = _source(group, types, consts, loop, operands, inplace, pitched)
     kernel = kernel_from(_name(group.nodes), text, constants)
     flat = len(loop.extents) == 1
     rows = loop.extents[0] if flat else prod(loop.extents[:-1])
     inner = () if flat else loop.extents[1:]
-    return Call(kernel, rows, (*inner, *pointers, *map(Out, separate)))
+    pitches = [s for p, own in zip(pitched, loop.strides, strict=True) if p for s in own[:-1]]
+    return Call(kernel, rows, (*inner, *pitches, *pointers, *map(Out, separate)))
 
 
 def kernel_from(name: str, text: str, constants: Mapping[str, Any]) -> Kernel:
@@ -240,24 +262,27 @@ def _source(
     loop: Loop,
     operands: Sequence[str],
     inplace: Mapping[str, str],
+    pitched: Sequence[bool],
 ) -> tuple[str, dict[str, Any]]:
-    """Python text of the kernel, and the constants that it names."""
+    """Python text of the kernel, and the constants that it names. pitched: operands whose strides are arguments."""
     depth = len(loop.extents)
     names = [f"x{i}" for i in range(len(group.inputs))] + [f"y{i}" for i in range(len(operands) - len(group.inputs))]
     of = dict(zip(operands, names, strict=True))
-    parameters = ["lo", "hi", *(f"n{k}" for k in range(1, depth)), *names]
+    pitches = [f"{x}s{k}" for x, p in zip(names, pitched, strict=True) if p for k in range(depth - 1)]
+    parameters = ["lo", "hi", *(f"n{k}" for k in range(1, depth)), *pitches, *names]
     head = [f"def {_name(group.nodes)}({', '.join(parameters)}):"]
     outer, row, inner = [], [], []
     buffers = _buffers([k >= len(group.inputs) or v in inplace.values() for k, v in enumerate(operands)])
     for i, v in enumerate(operands):
-        runs, x, dtype, k = loop.axes[i], names[i], types[v].dtype, buffers[i]
+        runs, x, dtype, k = tuple(map(bool, loop.strides[i])), names[i], types[v].dtype, buffers[i]
         size = ITEMSIZE[dtype]
         if not any(runs):
             outer.append(f"{x}v = p_{dtype}({x}, {k})[0]")
         elif depth == 1:
             outer.append(f"{x}p = p_{dtype}({x} + {size} * lo, {k})")
         else:
-            row.append(f"{x}p = p_{dtype}({x} + {size} * ({_offset(runs)}), {k})")
+            place = _pitched(x, runs) if pitched[i] else _offset(runs)
+            row.append(f"{x}p = p_{dtype}({x} + {size} * ({place}), {k})")
             if not runs[-1]:
                 row.append(f"{x}v = {x}p[0]")
         if i < len(group.inputs) and runs[-1]:
@@ -266,9 +291,9 @@ def _source(
     inner += body
     for v in group.outputs:
         x = of[inplace.get(v, v)]
-        runs = loop.axes[operands.index(inplace.get(v, v))]
+        steps = loop.strides[operands.index(inplace.get(v, v))]
         inner.append(
-            f"{x}p[j] = {_local(group, v)}" if any(runs) else f"p_{types[v].dtype}({x}, 0)[0] = {_local(group, v)}"
+            f"{x}p[j] = {_local(group, v)}" if any(steps) else f"p_{types[v].dtype}({x}, 0)[0] = {_local(group, v)}"
         )
     if depth == 1:
         lines = [*outer, "for j in range(hi - lo):", *(f"    {line}" for line in inner)]
@@ -300,6 +325,11 @@ def _offset(runs: tuple[bool, ...]) -> str:
             later = [f"n{k}" for k in range(axis + 1, len(runs)) if runs[k]]
             terms.append(" * ".join([f"i{axis}", *later]))
     return " + ".join(terms) or "0"
+
+
+def _pitched(x: str, runs: tuple[bool, ...]) -> str:
+    """The same for an operand that is no dense tensor: by strides that the kernel gets."""
+    return " + ".join(f"i{k} * {x}s{k}" for k in range(len(runs) - 1) if runs[k]) or "0"
 
 
 def _local(group: Group, value: str) -> str:

@@ -39,7 +39,7 @@ class Recipe:
 
     name: prefix of all C names. version: of onnxc. states, initial: all state in its layout, and its first values.
     inference: the model for `step.export`, serialized with the initial values; None if it is too large. options: how
-    it was built, for people.
+    it was built, for people. averages: state that is the running average of a variable, by the variable.
     """
 
     program: Program
@@ -52,6 +52,7 @@ class Recipe:
     threads: int = 1
     cc: str = "cc"
     options: Mapping[str, Any] = field(default_factory=dict)
+    averages: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_artifact(recipe: Recipe, folder: Path) -> None:
@@ -123,6 +124,7 @@ def _fill(r: Recipe, folder: Path) -> None:
         states=tuple(r.states),
         graphs=built.layouts,
         export=export,
+        averages=dict(r.averages),
         files={p.name: (p.stat().st_size, digest(p)) for p in sorted(folder.iterdir())},
         about={
             "model": r.program.step.name,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from compiler.codegen.calls import Temp
-from compiler.codegen.schedule import Schedule, Unit
+from compiler.codegen.offsets import Pieces
 from compiler.codegen.steps import renewed
+from compiler.codegen.units import Schedule, Unit
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import TensorType
-from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, SLACK, STATE
+from compiler.runtime.layout import ARENA, CONST, STATE, padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,43 +22,17 @@ class Place:
     offset: int
 
 
-def padded(nbytes: int) -> int:
-    """Bytes that a buffer takes: its slack behind it, and up to the next aligned address."""
-    return (nbytes + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a value has memory of its own in the arena: from the position of a unit to before another one.
 
+    value: "" for memory that only the unit at `start` works in. nbytes: with slack.
+    """
 
-class Arena:
-    """Offsets by best fit; freed pieces merge with their neighbours."""
-
-    def __init__(self, start: int = 0) -> None:
-        self.top = start
-        self._free: list[tuple[int, int]] = []  # (offset, size), by offset
-
-    def take(self, size: int) -> int:
-        """The offset of `size` bytes: the smallest free piece that is large enough, else new memory at the top."""
-        best = min((f for f in self._free if f[1] >= size), key=lambda f: f[1], default=None)
-        if best is not None:
-            i = bisect.bisect_left(self._free, best)
-            if best[1] == size:
-                del self._free[i]
-            else:
-                self._free[i] = (best[0] + size, best[1] - size)
-            return best[0]
-        grown = self._free and sum(self._free[-1]) == self.top  # the piece at the top is too small, but can grow
-        offset = self._free.pop()[0] if grown else self.top
-        self.top = offset + size
-        return offset
-
-    def give(self, offset: int, size: int) -> None:
-        """Free a piece taken before."""
-        i = bisect.bisect_left(self._free, (offset, 0))
-        if i < len(self._free) and offset + size == self._free[i][0]:
-            size += self._free.pop(i)[1]
-        if i and sum(self._free[i - 1]) == offset:
-            before = self._free.pop(i - 1)
-            offset, size = before[0], before[1] + size
-            i -= 1
-        self._free.insert(i, (offset, size))
+    value: str
+    nbytes: int
+    start: int
+    end: int
 
 
 @dataclass
@@ -71,6 +45,8 @@ class Memory:
     committed: set[str] = field(default_factory=set)
     """States whose new value is computed in their own memory."""
     temps: dict[tuple[int, str], Place] = field(default_factory=dict)
+    lives: list[Life] = field(default_factory=list)
+    """Of all that has been in the arena; a result that takes over an operand's memory begins when that ends."""
     arena_bytes: int = 0
     state_bytes: int = 0
     const_bytes: int = 0
@@ -105,17 +81,23 @@ def place(graph: Graph, s: Schedule, reserved: int, states: Mapping[str, TensorT
         m.places[v] = shared.setdefault((c.array.ctypes.data, c.type), own)
         if m.places[v] is own:
             m.const_bytes += padded(c.type.nbytes)
-    arena = Arena(reserved)
-    for v in graph.inputs:
-        m.places[v] = Place(ARENA, arena.take(padded(s.types[v].nbytes)))
-    _Placement(graph, s, m, arena).run()
-    m.arena_bytes = arena.top
+    placement = _Placement(graph, s, m)
+    placement.run()
+    of_piece, m.arena_bytes = placement.pieces.offsets(reserved)
+    settled = [Place(ARENA, offset) for offset in of_piece]
+    m.places = {v: settled[p.offset] if p.block == ARENA else p for v, p in m.places.items()}
+    m.temps = {key: settled[p.offset] for key, p in m.temps.items()}
     return m
 
 
 class _Placement:
-    def __init__(self, graph: Graph, s: Schedule, m: Memory, arena: Arena) -> None:
-        self.graph, self.s, self.m, self.arena = graph, s, m, arena
+    """Gives out pieces; until all their lives are known, the offset of a place in the arena is its piece's number."""
+
+    def __init__(self, graph: Graph, s: Schedule, m: Memory) -> None:
+        self.graph, self.s, self.m = graph, s, m
+        self.pieces = Pieces()
+        self.owned: dict[str, tuple[int, int]] = {}
+        """Value -> its piece, and the position from which it has it."""
         self.order = list(positions(s.units))
         self.position = {id(u): i for i, u in enumerate(self.order)}
         self.keep = {s.root(v) for v in graph.results}
@@ -182,21 +164,36 @@ class _Placement:
         leaving: dict[int, list[str]] = {}
         for v, at in self.last.items():
             leaving.setdefault(at, []).append(v)
-        owned: dict[str, tuple[int, int]] = {
-            v: (self.m.places[v].offset, padded(self.s.types[v].nbytes)) for v in self.graph.inputs
-        }
+        for v in self.graph.inputs:
+            self._own(v, 0, self.pieces.take(self._size(v)))
         for at, u in enumerate(self.order):
-            self._temps(u)
+            temps = self._temps(u, at)
             for v in u.writes:  # (a slice of what a loop stacks, or the result of a branch, is a view)
                 if v not in self.m.places and v not in self.s.views:
-                    self._place_output(u, at, v, owned)
-            for key in [k for k in self.m.temps if k[0] == id(u)]:
-                self.arena.give(self.m.temps[key].offset, self._temp_sizes[key])
+                    self._place_output(u, at, v)
+            for temp in temps:
+                self.pieces.give(temp)
             for v in leaving.get(at, ()):
-                if v in owned:
-                    self.arena.give(*owned.pop(v))
+                if v in self.owned:
+                    self.pieces.give(self._leave(v, at + 1))
+        for v in list(self.owned):
+            self._leave(v, len(self.order))
 
-    def _place_output(self, u: Unit, at: int, v: str, owned: dict[str, tuple[int, int]]) -> None:
+    def _size(self, v: str) -> int:
+        return padded(self.s.types[v].nbytes)
+
+    def _own(self, v: str, at: int, piece: int) -> None:
+        self.owned[v] = piece, at
+        self.m.places[v] = Place(ARENA, piece)
+
+    def _leave(self, v: str, at: int) -> int:
+        """Note the life of a value that ends before `at`; gives its piece."""
+        piece, start = self.owned.pop(v)
+        if start < at:
+            self.m.lives.append(Life(v, self._size(v), start, at))
+        return piece
+
+    def _place_output(self, u: Unit, at: int, v: str) -> None:
         if u.step is not None and id(u) not in self.m.inplace:
             self._place_step(u, u.step, at)
             if v in self.m.places:
@@ -209,16 +206,12 @@ class _Placement:
         if v in self.cycles and self._over_carried(u, at, v, *self.cycles[v]):
             self.m.places[v] = self.m.places[self.cycles[v][0]]
             return
-        donor = self._donor(u, at, v, owned)
+        donor = self._donor(u, at, v)
         if donor is not None:
             self.m.inplace.setdefault(id(u), {})[v] = donor
-            root = self.s.root(donor)
-            self.m.places[v] = self.m.places[root]
-            owned[v] = owned.pop(root)
+            self._own(v, at, self._leave(self.s.root(donor), at))
             return
-        size = padded(self.s.types[v].nbytes)
-        owned[v] = (self.arena.take(size), size)
-        self.m.places[v] = Place(ARENA, owned[v][0])
+        self._own(v, at, self.pieces.take(self._size(v)))
 
     def _place_step(self, u: Unit, node: Node, at: int) -> None:
         """All results of an optimizer step over their states, or none."""
@@ -259,29 +252,32 @@ class _Placement:
         self.m.inplace.setdefault(id(u), {})[v] = next(r for r in u.reads if self.s.root(r) == carried)
         return True
 
-    def _donor(self, u: Unit, at: int, v: str, owned: dict[str, tuple[int, int]]) -> str | None:
+    def _donor(self, u: Unit, at: int, v: str) -> str | None:
         """An input of a fused loop whose memory its output can take over."""
         if u.group is None:
             return None
         taken = self.m.inplace.get(id(u), {}).values()
         for r in u.reads:
             root = self.s.root(r)
-            if root in owned and r not in taken and self.last[root] == at and self._takes_over(u, v, root):
+            if root in self.owned and r not in taken and self.last[root] == at and self._takes_over(u, v, root):
                 return r
         return None
 
     def _takes_over(self, u: Unit, v: str, root: str) -> bool:
         """Whether a loop may write `v` where it reads `root`: each element from its own place, through one pointer."""
         same = [r for r in u.reads if self.s.root(r) == root]
-        if len(same) != 1:
+        if len(same) != 1 or not self.s.is_whole(same[0]):
             return False
         a, b = self.s.types[same[0]], self.s.types[v]
         return a.dtype == b.dtype and a.shape == b.shape
 
-    def _temps(self, u: Unit) -> None:
-        self._temp_sizes: dict[tuple[int, str], int] = {}
+    def _temps(self, u: Unit, at: int) -> list[int]:
+        """Take the memory that the calls of a unit work in; gives its pieces."""
+        taken = []
         for call in u.calls:
             for a in call.args:
                 if isinstance(a, Temp) and (key := (id(u), a.key)) not in self.m.temps:
-                    self._temp_sizes[key] = padded(a.nbytes)
-                    self.m.temps[key] = Place(ARENA, self.arena.take(padded(a.nbytes)))
+                    taken.append(self.pieces.take(padded(a.nbytes)))
+                    self.m.temps[key] = Place(ARENA, taken[-1])
+                    self.m.lives.append(Life("", padded(a.nbytes), at, at + 1))
+        return taken

@@ -12,14 +12,15 @@ import numpy as np
 from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, Out, Peek, Scratch, Status, Temp, Words
 from compiler.codegen.fuse import fused_call
 from compiler.codegen.kernels.strided import copy_call
-from compiler.codegen.memory import Memory, Place, padded, place
+from compiler.codegen.memory import Memory, Place, place
 from compiler.codegen.native.threads import BARRIER_BYTES
-from compiler.codegen.schedule import VIEWS, Cycle, Schedule, Unit, schedule
+from compiler.codegen.schedule import schedule
 from compiler.codegen.steps import step_call
+from compiler.codegen.units import VIEWS, Cycle, Schedule, Unit
 from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import AnyArray, TensorType
-from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, TABLE, Layout, Slot
+from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, TABLE, Layout, Slot, padded
 
 STATUS, BARRIER = 0, ALIGNMENT
 """Offsets in the arena of the status word and of the barrier's block."""
@@ -52,6 +53,7 @@ class Plan:
     layout: Layout
     const: AnyArray
     """Contents of the const block, uint8."""
+    memory: Memory
 
 
 def make_plan(graph: Graph, threads: int = 1, states: Mapping[str, TensorType] | None = None) -> Plan:
@@ -158,7 +160,7 @@ class _Planner:
                 self.statements.append(Statement("check"))
         self._commit()
         self._barrier()
-        return Plan(self.graph, self.s, self.statements, self._layout(), self._const())
+        return Plan(self.graph, self.s, self.statements, self._layout(), self._const(), self.memory)
 
     def _scratches(self, units: Sequence[Unit]) -> list[int]:
         found = []
@@ -180,7 +182,8 @@ class _Planner:
             return
         calls = u.calls
         if u.group is not None:
-            calls = [fused_call(u.group, self.s.types, self.s.consts, self.memory.inplace.get(id(u), {}))]
+            strides = {v: self.s.strided[v].strides for v in u.group.inputs if v in self.s.strided}
+            calls = [fused_call(u.group, self.s.types, self.s.consts, self.memory.inplace.get(id(u), {}), strides)]
         if u.step is not None:
             calls = [step_call(u.step, self.s.types, bool(self.memory.inplace[id(u)]))]
         for call in calls:
@@ -266,7 +269,7 @@ class _Planner:
     def _place(self, value: str) -> Place:
         """Where a value is, at the first iteration of the loops that move it."""
         p = self.memory.places[self.s.root(value)]
-        return Place(p.block, p.offset + sum(w.first for w in self.s.windows_of(value)))
+        return Place(p.block, p.offset + self.s.start(value))
 
     def _address(self, a: In | Out) -> tuple[int, int]:
         p = self._place(a.value)
@@ -275,7 +278,7 @@ class _Planner:
     def _spans(self, a: Arg, u: Unit) -> list[_Span]:
         match a:
             case In(v, _) | Out(v, _):
-                v = self.s.root(v) if self.s.windows_of(v) else v  # all that it may be
+                v = v if self.s.is_whole(v) else self.s.root(v)  # all that it may be
                 p = self._place(v)
                 return [_Span(p.block, p.offset, p.offset + max(1, self.s.types[v].nbytes), isinstance(a, Out))]
             case Temp(key, nbytes, writes):

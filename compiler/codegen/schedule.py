@@ -3,105 +3,23 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from compiler.codegen.calls import LOWERINGS, Call, In, Listing, Out, Site
-from compiler.codegen.fuse import Group, group_elementwise
+from compiler.codegen.calls import LOWERINGS, In, Out, Site
+from compiler.codegen.fuse import group_elementwise
 from compiler.codegen.kernels.loop import counting_calls, slice_call
 from compiler.codegen.kernels.strided import copy_call
+from compiler.codegen.prepare import prepare
+from compiler.codegen.strides import strided_views
+from compiler.codegen.units import VIEWS, Cycle, Schedule, Unit, Window, reads, writes
 from compiler.errors import Problem, UnsupportedError
 from compiler.ir.builder import where
 from compiler.ir.control import BRANCHES, NESTING, Iterated, always_goes_on, iterated, scan_length, trip_count
 from compiler.ir.definitions.optimizers import STEPS
 from compiler.ir.graph import Graph, Node
-from compiler.ir.types import Tensor, TensorType
-
-VIEWS = frozenset({"BitCast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-"""Ops whose output is the memory of their first input."""
-
-
-@dataclass(eq=False)
-class Unit:
-    """What runs as one piece: a fused loop, an optimizer step, the calls of one node, or a node with bodies.
-
-    group, step: their calls are made when it is known which results take over the memory of an operand.
-    held: of the values it reads, those that units of its bodies may read at any time, until it ends.
-    """
-
-    nodes: list[Node]
-    reads: list[str]
-    writes: list[str]
-    group: Group | None = None
-    step: Node | None = None
-    calls: list[Call] = field(default_factory=list)
-    branches: tuple[list[Unit], list[Unit]] | None = None
-    cycle: Cycle | None = None
-    held: list[str] = field(default_factory=list)
-
-    @property
-    def inner(self) -> tuple[list[Unit], ...]:
-        """The lists of units of its bodies, in the order in which they are written down."""
-        return (self.cycle.before, self.cycle.body) if self.cycle else self.branches or ()
-
-    @property
-    def checks(self) -> bool:
-        """Whether it, or a unit in it, may set the status word."""
-        return any(u.checks for b in self.inner for u in b) or any(c.check for c in self.calls)
-
-
-@dataclass(eq=False)
-class Cycle:
-    """How a Loop or Scan runs: `before` once, then `body` as long as the flag in the value `go` is set.
-
-    carried: new value of each carried one, and the value in whose memory it lies from iteration to iteration. The
-    body ends with copies from the first to the second, which the plan leaves out where both have the same place.
-    """
-
-    before: list[Unit]
-    body: list[Unit]
-    go: str
-    carried: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Window:
-    """A slice of a value that moves: `first` bytes behind its start at first, `step` more after each iteration.
-
-    cycle: which loop moves it, by the name of its flag.
-    """
-
-    cycle: str
-    first: int
-    step: int
-
-
-@dataclass
-class Schedule:
-    """All units of a graph in order, and facts of the values in them (those of bodies under unique names)."""
-
-    units: list[Unit]
-    types: dict[str, TensorType]
-    consts: dict[str, Tensor]
-    views: dict[str, str]
-    """View -> the value whose memory it is, or a part of whose memory."""
-    windows: dict[str, Window] = field(default_factory=dict)
-    """Views that are another slice in each iteration of a loop."""
-
-    def root(self, value: str) -> str:
-        """The value whose memory this one is: itself unless it is a view."""
-        while value in self.views:
-            value = self.views[value]
-        return value
-
-    def windows_of(self, value: str) -> list[Window]:
-        """The windows through which a value is seen in the memory of its root."""
-        found = []
-        while value in self.views:
-            found += [self.windows[value]] if value in self.windows else []
-            value = self.views[value]
-        return found
+from compiler.ir.types import TensorType
 
 
 def schedule(graph: Graph) -> Schedule:
@@ -111,18 +29,22 @@ def schedule(graph: Graph) -> Schedule:
     return s
 
 
-def _units(graph: Graph, s: Schedule, keep: set[str]) -> list[Unit]:
+def _units(graph: Graph, s: Schedule, keep: set[str], fixed: Collection[str] = ()) -> list[Unit]:
+    """Units of a graph. keep: values that must exist in memory; fixed: those that do not change in the loop around."""
     index = {id(n): i for i, n in enumerate(graph.nodes)}
     units: list[tuple[int, Unit]] = []
     problems: list[Problem] = []
     grouped: set[int] = set()
+    strided = strided_views(graph, keep)
+    s.strided.update(strided)
+    s.views.update((v, view.parent) for v, view in strided.items())
     for group in group_elementwise(graph, keep):
         grouped.update(id(n) for n in group.nodes)
         unit = Unit(group.nodes, list(group.inputs), list(group.outputs), group)
         if group.outputs:
             units.append((max(index[id(n)] for n in group.nodes), unit))
     for i, node in enumerate(graph.nodes):
-        if id(node) in grouped:
+        if id(node) in grouped or all(v in strided for v in node.results):
             continue
         if node.op in VIEWS:
             s.views[node.outputs[0]] = node.inputs[0]
@@ -134,7 +56,7 @@ def _units(graph: Graph, s: Schedule, keep: set[str]) -> list[Unit]:
             units.append((i, Unit([node], list(dict.fromkeys(node.reads)), list(node.results), step=node)))
         elif node.op in LOWERINGS:
             try:
-                units += [(i, u) for u in _node_units(node, s)]
+                units += [(i, u) for u in _node_units(node, s, fixed)]
             except UnsupportedError as e:  # a kernel for some types or attributes only
                 problems += [replace(p, where=p.where or where(node)) for p in e.problems]
         else:
@@ -146,26 +68,18 @@ def _units(graph: Graph, s: Schedule, keep: set[str]) -> list[Unit]:
     return _order(units, s)
 
 
-def _node_units(node: Node, s: Schedule) -> list[Unit]:
+def _node_units(node: Node, s: Schedule, fixed: Collection[str]) -> list[Unit]:
     """The unit of a node; checks of its inputs come apart, so that they can run as soon as those are there."""
-    calls = LOWERINGS[node.op](Site(node, s.types, s.consts))
+    if any(v in s.strided for v in node.outputs):  # of a Split only the rest is copied
+        node = replace(node, outputs=tuple("" if v in s.strided else v for v in node.outputs))
+    strides = {v: s.strided[v].strides for v in node.reads if v in s.strided}
+    still = frozenset(v for v in node.reads if s.root(v) in fixed)
+    calls = LOWERINGS[node.op](Site(node, s.types, s.consts, still, strides))
     checks = [c for c in calls if c.check]
     work = [c for c in calls if not c.check]
     units = [Unit([node], list(dict.fromkeys(reads(c))), [], calls=[c]) for c in checks]
     read = list(dict.fromkeys(v for c in work for v in reads(c) if v not in node.outputs))
     return [*units, Unit([node], read, list(node.results), calls=work)]
-
-
-def reads(call: Call) -> list[str]:
-    """Values that a call's arguments read."""
-    items = [i for a in call.args for i in (a.items if isinstance(a, Listing) else (a,))]
-    return [a.value for a in items if isinstance(a, In)]
-
-
-def writes(call: Call) -> list[str]:
-    """Values that a call's arguments write."""
-    items = [i for a in call.args for i in (a.items if isinstance(a, Listing) else (a,))]
-    return [a.value for a in items if isinstance(a, Out)]
 
 
 def _branch_unit(node: Node, s: Schedule) -> Unit:
@@ -191,11 +105,11 @@ def _names(body: Graph, prefix: str, node: Node) -> dict[str, str]:
     return {v: prefix + v for v in body.types} | dict(zip(body.captures, node.captures, strict=True))
 
 
-def _nested_units(body: Graph, names: Mapping[str, str], s: Schedule) -> list[Unit]:
+def _nested_units(body: Graph, names: Mapping[str, str], s: Schedule, fixed: Collection[str] = ()) -> list[Unit]:
     s.types.update((names[v], t) for v, t in body.types.items())
     s.consts.update((names[v], t) for v, t in body.consts.items())
     inner = _rename(body, names)
-    return _units(inner, s, set(inner.outputs.values()))
+    return _units(inner, s, set(inner.outputs.values()), fixed)
 
 
 def _copy_unit(node: Node, source: str, target: str, s: Schedule) -> Unit:
@@ -220,7 +134,9 @@ def _cycle_unit(node: Node, s: Schedule) -> Unit:
     s.types[go] = body.types[parts.go] if parts.go else TensorType("bool")
     names.update(zip(parts.state, carried, strict=True))
     names.update({parts.number: counter, parts.go: go} if parts.number else {})
-    units = _nested_units(body, names, s)
+    fixed = {s.root(v) for v in (*node.captures, *(names[v] for v in body.consts))}
+    units = _nested_units(body, names, s, fixed)
+    preparing, prepared = prepare(units, fixed, s)
     slices = _Slices(node, counter, go, s)
     slices.read(parts, names)
     slices.write(parts, names, units)
@@ -241,9 +157,10 @@ def _cycle_unit(node: Node, s: Schedule) -> Unit:
 
     before = [_copy_unit(node, v, to, s) for v, to in zip(parts.initial, carried, strict=True)]
     before.append(Unit([], reads(begin), writes(begin), calls=[begin]))
+    before += preparing
     held = list(dict.fromkeys(v for v in (*parts.sequences, *node.captures, limit) if v))
     read = list(dict.fromkeys(v for v in (*held, *parts.initial, begins) if v))
-    owned = [*carried, *(v for v in parts.stacked if v), counter, go]
+    owned = [*carried, *(v for v in parts.stacked if v), counter, go, *prepared]
     return Unit([node], read, owned, cycle=Cycle(before, [*slices.first, *units, *last], go, pairs), held=held)
 
 

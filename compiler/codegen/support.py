@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import compiler.codegen.kernels  # noqa: F401  (fills LOWERINGS)
 from compiler.codegen.calls import LOWERINGS
 from compiler.codegen.elementwise import is_elementwise
-from compiler.codegen.schedule import VIEWS
+from compiler.codegen.units import VIEWS
 from compiler.ir.control import NESTING
 from compiler.ir.definitions.bit_cast import is_view
 from compiler.ir.definitions.optimizers import STEPS
@@ -18,7 +18,7 @@ WIDE = frozenset(
     {"AveragePool", "Conv", "ConvTranspose", "CumProd", "CumSum", "Gemm", "GlobalAveragePool", "GlobalLpPool"}
     | {"LayerNormalization", "LpPool", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
     | {"onnxc.AveragePoolGrad", "onnxc.BatchNorm", "onnxc.BatchNormGrad", "onnxc.ConvWeightGrad"}
-    | {"onnxc.LayerNormGrad", "onnxc.NegativeLogLikelihoodLossGrad"}
+    | {"onnxc.LayerNormGrad", "onnxc.NegativeLogLikelihoodLossGrad", "onnxc.SoftmaxCrossEntropyLossGrad"}
 )
 """Ops whose kernels compute in the type that is stored, and so have none for half precision."""
 

@@ -19,6 +19,12 @@ from compiler.frontend.weights import Tensors
 from compiler.ir.control import NESTING
 from compiler.ir.proto import OPSETS, TRAINING_DOMAIN, op_name, schema
 
+_ML_REMEDIES = {
+    ("ai.onnx.ml", "ZipMap"): "convert the model without it (skl2onnx: options={'zipmap': False}), so that the "
+    "probabilities are a tensor",
+}
+"""For operators of which one knows what wrote them."""
+
 
 def domain_of(name: str) -> str:
     """'ai.onnx' is another name of ''."""
@@ -109,7 +115,8 @@ class Operators:
         op, report = node.op_type, self._report
         if domain not in OPSETS:
             what = f"operator {op} of domain {domain!r} is not known"
-            report.unsupported(what, at, "define it as a model-local function of standard operators, or remove it")
+            remedy = "define it as a model-local function of standard operators, or remove it"
+            report.unsupported(what, at, _ML_REMEDIES.get((domain, op), remedy))
             return
         version = min(self._versions[domain], OPSETS[domain])
         if version < 1:

@@ -13,6 +13,7 @@ from compiler.frontend.functions import Key
 from compiler.frontend.gradient import make_explicit
 from compiler.frontend.report import Report
 from compiler.frontend.training import Bindings
+from compiler.frontend.walk import reads
 from compiler.frontend.weights import Tensors, Weight
 
 
@@ -52,6 +53,18 @@ class Parts:
     def flats(self) -> Iterator[Flat]:
         """The graphs that a step is made of."""
         yield from (a.flat for a in self.algorithms) if self.algorithms else (self.inference,)
+
+    def needed(self, algorithms: Iterable[Algorithm]) -> set[str]:
+        """The values that the outputs of a step depend on, but for those that variables are bound to."""
+        outputs = set(self.inference.outputs)
+        wanted = [(a.flat, outputs.union(set(a.outputs) - set(a.updates.values()))) for a in algorithms]
+        found: set[str] = set()
+        for flat, values in wanted or [(self.inference, outputs)]:
+            for node in reversed(flat.nodes):
+                if not values.isdisjoint(node.output):
+                    values.update(reads(node))
+            found |= values
+        return found
 
 
 Weights = Mapping[str, Weight]

@@ -45,6 +45,8 @@ class ProgramBuilder:
             return found
         if not self._algorithms:
             return self._plain()
+        if role == "evaluate":
+            return self._step(updating=False)
         return {"step": self._step, "infer": self._infer}[role]()
 
     def _reading(self, name: str) -> tuple[Builder, Reading]:
@@ -69,8 +71,11 @@ class ProgramBuilder:
         names = {v: a.states.get(v, v if v in shared else "") for v in a.flat.weights}
         return {v: state for v, state in names.items() if state in self.states}
 
-    def _step(self) -> Graph:
-        """The algorithms one after the other. A later one is a copy of its combined graph on the updated variables."""
+    def _step(self, updating: bool = True) -> Graph:
+        """The algorithms one after the other. A later one is a copy of its combined graph on the updated variables.
+
+        updating: else all are on the variables as they are, and the values that these would take are bound to nothing.
+        """
         b, reading = self._reading(self._parts.inference.name)
         b.reserve(self.states)
         variables = [self._variables(a) for a in self._algorithms]
@@ -94,7 +99,8 @@ class ProgramBuilder:
                 for key, v in a.updates.items()
                 if v in names and self._fits(b.type(names[v]), a.states[key], a.declared[v], where)
             }
-            current, updated = current | new, updated | new
+            if updating:
+                current, updated = current | new, updated | new
         for (k, v), public in self._public(values).items():
             declared = self._algorithms[k or 0].flat.outputs.get(v)
             reading.output(public, values[k, v], declared)

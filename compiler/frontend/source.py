@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from compiler.errors import InputError, ModelError, Problem, UnsupportedError, VerifyError, did_you_mean
+from compiler.frontend.averages import read_averages
 from compiler.frontend.build import Binding
 from compiler.frontend.files import Model, read_model
 from compiler.frontend.flatten import Flat
@@ -19,6 +20,7 @@ from compiler.frontend.parts import Algorithm, Initializers, Parts, read_parts
 from compiler.frontend.program import ProgramBuilder
 from compiler.frontend.report import Report
 from compiler.frontend.structure import check_structure
+from compiler.frontend.substitutes import with_substitutes
 from compiler.frontend.training import check_training
 from compiler.frontend.types import InputType
 from compiler.frontend.weights import Tensors, Weight
@@ -79,16 +81,19 @@ class Source:
     inference graph and of the algorithms, but of variables; those with a default value are in `defaults` as well.
     symbols: symbolic dims of the inputs, in order. algorithm_names: what the TrainingInfoProtos are called.
     initializers: all, by the names that they have in programs. variables: those that the bindings name. max_trip: how
-    often a Loop runs at most whose end is decided at run time; may be set before programs are made.
+    often a Loop runs at most whose end is decided at run time; may be set before programs are made. averages: state
+    that is the running average of a variable, by the variable.
     """
 
-    def __init__(self, model: onnx.ModelProto, parts: Parts, tensors: Tensors):
+    def __init__(self, model: onnx.ModelProto, parts: Parts, tensors: Tensors, averages: Mapping[str, str]):
         self.model = model
         self.tensors = tensors
         self.max_trip: int | None = None
         self._parts = parts
         self.algorithm_names = tuple(a.name for a in parts.algorithms)
         self.variables = tuple(dict.fromkeys(s for a in parts.algorithms for s in a.states.values()))
+        states = {key: state for a in reversed(parts.algorithms) for key, state in a.states.items()}
+        self.averages = {name: states[key] for name, key in averages.items()}
         self.inputs: dict[str, InputType] = {}
         self.defaults: dict[str, Weight] = {}
         self.initializers: dict[str, Weight] = dict(parts.inference.weights)
@@ -106,6 +111,11 @@ class Source:
     def algorithms(self) -> int:
         """Number of TrainingInfoProtos."""
         return len(self.algorithm_names)
+
+    @property
+    def inference_outputs(self) -> tuple[str, ...]:
+        """What inference returns."""
+        return tuple(self._parts.inference.outputs)
 
     def program(
         self,
@@ -144,8 +154,8 @@ class Source:
     ) -> Graph:
         """One graph of a program ("step", "infer" or "initialize"); only symbols that it uses must be bound.
 
-        Arguments and errors as for `program`. A model without training_info infers with its step. KeyError: no
-        initialization.
+        "evaluate" is the step without its updates: all algorithms see the variables as they are. Arguments and errors
+        as for `program`. A model without training_info infers with its step. KeyError: no initialization.
         """
         work, report = self._builder(role, dims or {}, static or {}, algorithm, fed)
         graph = work.graph(role)
@@ -177,40 +187,51 @@ class Source:
         names = [v for flat in self._flats(role, algorithm) for v in flat.inputs]
         return {v: self.inputs[v] for v in names if v in self.inputs}
 
+    def idle_inputs(self, algorithm: int | None = None) -> frozenset[str]:
+        """The inputs of a step that only its updates need, and no other for their sizes. InputError: no such algorithm.
+
+        An optimizer's rate, say.
+        """
+        needed = self._parts.needed(self.chosen(algorithm))
+        inputs = self.inputs_of("step", algorithm)
+        sizes = {s for name, t in inputs.items() if name in needed for s in t.symbols}
+        return frozenset(name for name, t in inputs.items() if name not in needed and sizes.issuperset(t.symbols))
+
     def variables_of(self, algorithm: int | None = None) -> tuple[str, ...]:
         """The variables that are states if this algorithm runs, or all. InputError: no such algorithm."""
-        return tuple(dict.fromkeys(s for a in self._chosen(algorithm) for s in a.states.values()))
+        return tuple(dict.fromkeys(s for a in self.chosen(algorithm) for s in a.states.values()))
 
     def initializes(self, algorithm: int | None = None) -> bool:
         """Whether a program has an initialization graph. InputError: no such algorithm."""
-        return any(a.initial_updates for a in self._chosen(algorithm))
+        return any(a.initial_updates for a in self.chosen(algorithm))
 
     def updated_by(self, algorithm: int | None = None) -> tuple[str, ...]:
         """The variables that a step changes. InputError: no such algorithm."""
-        return tuple(dict.fromkeys(a.states[key] for a in self._chosen(algorithm) for key in a.updates))
+        return tuple(dict.fromkeys(a.states[key] for a in self.chosen(algorithm) for key in a.updates))
 
     def output_names(self, algorithm: int | None = None) -> tuple[str, ...]:
         """Names that the outputs of a step may have. InputError: no such algorithm."""
-        chosen = self._chosen(algorithm)
+        chosen = self.chosen(algorithm)
         own = [v for a in chosen for v in (*a.outputs, *(f"{a.name}/{v}" for v in a.outputs if len(chosen) > 1))]
         return tuple(dict.fromkeys((*self._parts.inference.outputs, *own)))
 
     def own_outputs(self, algorithm: int | None = None) -> tuple[str, ...]:
         """What a step returns that inference does not, if only one algorithm runs. InputError: no such algorithm."""
-        chosen = self._chosen(algorithm)
+        chosen = self.chosen(algorithm)
         if len(chosen) != 1:
             return ()
         bound = set(chosen[0].updates.values())
         return tuple(v for v in chosen[0].outputs if v not in bound and v not in self._parts.inference.outputs)
 
-    def _chosen(self, algorithm: int | None) -> list[Algorithm]:
+    def chosen(self, algorithm: int | None) -> list[Algorithm]:
+        """This algorithm, or all. InputError: no such algorithm."""
         if algorithm is not None and not 0 <= algorithm < self.algorithms:
             raise InputError(f"there is no algorithm {algorithm}: the model has {self.algorithms}")
         return [a for i, a in enumerate(self._parts.algorithms) if algorithm in (None, i)]
 
     def _flats(self, role: str, algorithm: int | None) -> list[Flat]:
         """What a graph is made of."""
-        chosen = self._chosen(algorithm)
+        chosen = self.chosen(algorithm)
         if role == "initialize":
             return []
         return [self._parts.inference] if role == "infer" or not chosen else [a.flat for a in chosen]
@@ -225,7 +246,7 @@ class Source:
     ) -> tuple[ProgramBuilder, Report]:
         binding = self._bind(self._flats(role, algorithm), dims, static, fed)
         report = Report()
-        return ProgramBuilder(self._parts, self._chosen(algorithm), binding, report), report
+        return ProgramBuilder(self._parts, self.chosen(algorithm), binding, report), report
 
     def _bind(
         self, flats: Iterable[Flat], dims: Mapping[str, int], static: Mapping[str, AnyArray], fed: Collection[str]
@@ -371,6 +392,7 @@ def _raise_waiting(work: ProgramBuilder) -> None:
 def read(model: Model) -> tuple[Source | None, Report]:
     """The source, if the model is well-formed: it may still use operators that are not supported."""
     proto, folder = read_model(model)
+    proto = with_substitutes(proto)
     report = Report()
     tensors = Tensors(folder, report)
     check_structure(proto, tensors, report)
@@ -380,4 +402,5 @@ def read(model: Model) -> tuple[Source | None, Report]:
         check_gradients(proto, report)
         return None, report
     parts = read_parts(proto, initializers, bindings, tensors, report)
-    return (None if report.stop else Source(proto, parts, tensors)), report
+    averages = read_averages(proto, report)
+    return (None if report.stop else Source(proto, parts, tensors, averages)), report

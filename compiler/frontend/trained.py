@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, TensorProto, numpy_helper
 
+from compiler.frontend.averages import forget_averages
 from compiler.frontend.source import Source
 from compiler.frontend.weights import Weight
 from compiler.ir.types import AnyArray, numpy_dtype
@@ -19,6 +20,7 @@ def trained_model(source: Source, values: Mapping[str, AnyArray]) -> ModelProto:
     model = ModelProto()
     model.CopyFrom(source.model)
     del model.training_info[:]
+    forget_averages(model)
     graph = model.graph
     for t in graph.initializer:
         weight = source.initializers.get(t.name)

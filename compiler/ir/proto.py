@@ -19,6 +19,10 @@ CANONICAL_OPSET = 28
 TRAINING_DOMAIN = "ai.onnx.preview.training"
 INTERNAL_DOMAIN = "onnxc"
 
+OUTPUTS, UPDATES = "onnxc.outputs", "onnxc.updates"
+"""Keys of the metadata of a model that is a whole step: JSON objects, public name of an output -> output of the model,
+and state -> output that is its next value."""
+
 OPTIONAL_FIRST = {"Loop": 2}
 """Op -> operands before its variadic ones that may be absent, but keep their places."""
 

@@ -1,7 +1,7 @@
 """lower_random: every random operator becomes counter-based random bits and arithmetic on them.
 
 A draw is a function of (seed, step, number of the draw): in the step and in inference, seed and step are hidden states,
-which checkpoints save and export shows; the step graph counts `step` up. In the initialization graph a draw depends on
+which checkpoints save and export shows; only the step counts `step` up. In the initialization graph a draw depends on
 the seed alone. A node with an attribute `seed` draws from the stream of that seed instead, which two nodes may share;
 it advances with the steps all the same. The number of a draw is part of the node: a copy of a node draws the same.
 In a Loop or Scan each iteration adds a number of its own to the seed, so that each draws anew.
@@ -26,8 +26,8 @@ from compiler.ir.types import TensorType, dtype_from_onnx, onnx_dtype
 from compiler.passes.iterations import with_iteration_number
 from compiler.passes.rewrite import Rewrite, renamed, with_bodies
 
-Role = Literal["step", "infer", "initialize"]
-"""What a graph is to its Program."""
+Role = Literal["step", "evaluate", "infer", "initialize"]
+"""What a graph is to its Program; "evaluate": a step that updates nothing."""
 
 SEED, STEP = "onnxc.seed", "onnxc.step"
 """Names of the hidden states, both i64[]."""

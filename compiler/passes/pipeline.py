@@ -12,6 +12,7 @@ from compiler.ir.verify import verify
 from compiler.passes.bodies import HasKernel, expand_bodies
 from compiler.passes.cse import cse
 from compiler.passes.dce import dce
+from compiler.passes.evaluation import for_evaluation
 from compiler.passes.fold import fold_constants
 from compiler.passes.fuse_optimizer import fuse_optimizer
 from compiler.passes.gradients import expand_gradients
@@ -38,6 +39,8 @@ def passes(
     straight_through: gradients look through roundings.
     """
     return (
+        # Before all else: what only updates need is neither looked at nor differentiated.
+        *([Pass("for_evaluation", for_evaluation)] if role == "evaluate" else []),
         # Conditions, axes and shapes become constants, which the next passes look at.
         Pass("fold_constants", fold_constants),
         # Draws get their numbers before differentiation copies nodes.

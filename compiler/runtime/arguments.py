@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import InputError, did_you_mean
+from compiler.runtime.arrays import as_plain
 from compiler.runtime.layout import BITS, ML_DTYPES, NUMPY
 from compiler.runtime.memory import Array
 
 
 def as_array(what: str, value: Any, dtype: str) -> Array:
-    """`value` as an array of this element type in native byte order, not copied where it is one.
+    """`value` as an array of this element type in any byte order; what is one is not copied, of whatever library it is.
 
     Numbers, and lists of them, take the type if it holds their values: integers must be in its range, a float becomes
     no integer. Arrays must have the type. bf16 and types of at most 8 bits are arrays of ml_dtypes, or their bits (of
     integers: their values) in the type that the runtime gives them in. InputError.
     """
     wanted = np.dtype(NUMPY[dtype])
-    if isinstance(value, np.ma.MaskedArray):
-        raise InputError(f"{what} is a masked array, and the model knows no masks: fill it first, as with .filled(0)")
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as e:  # a ragged list; an array of another library that refuses
-        raise InputError(f"{what} is no array: {e}") from e
+    array = as_plain(what, value)
     if array.dtype == wanted:
         if dtype in BITS and not _in_range(array, dtype):
             raise InputError(
@@ -35,7 +31,7 @@ def as_array(what: str, value: Any, dtype: str) -> Array:
     if dtype in ML_DTYPES and array.dtype.name == ML_DTYPES[dtype]:
         return _stored(array, dtype)
     if array.dtype.newbyteorder("=") == wanted:
-        return array.astype(wanted)
+        return array
     name = ML_DTYPES.get(dtype, wanted.name)
     if not isinstance(value, (bool, int, float, list, tuple, np.generic)):
         cast = f".astype(ml_dtypes.{name})" if dtype in ML_DTYPES else f".astype({name!r})"

@@ -14,7 +14,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from compiler.errors import ArtifactError, InputError, StateError
 from compiler.runtime.checkpoint import load_state
 from compiler.runtime.executable import Code
 from compiler.runtime.files import replacing
-from compiler.runtime.layout import Layout, Slot
+from compiler.runtime.layout import Layout, MemoryUse, Slot
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.runtime.threads import Pool, PoolCode
@@ -49,6 +49,7 @@ class Manifest:
     name: prefix of the C names. library: file name. machine: as `this_machine` gives it. features: instruction sets
     that the code uses. states: all, in one block. graphs: layout by role. export: where each state's value lies in
     INFERENCE (offset, bytes), or None if that file is left out. files: size and SHA-256. about: for people only.
+    averages: state that is the running average of a variable, by the variable.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Manifest:
     export: Mapping[str, tuple[int, int]] | None
     files: Mapping[str, tuple[int, str]]
     about: Mapping[str, Any]
+    averages: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text of the file; the last field seals the others."""
@@ -202,15 +204,21 @@ class Artifact:
         self.pool = Pool(threads, self._library.pool() if threads > 1 else None)
         self.states: Sequence[Slot] = m.states
         self.initializes = "initialize" in m.graphs
+        self.averages = m.averages
 
     def _graph(self, role: str) -> str:
+        if role == "evaluate":
+            raise ArtifactError(
+                f"the artifact {str(self.folder)!r} has no evaluation, only {', '.join(self.manifest.graphs)}: save "
+                "the state, load it into compiler.compile(model) and evaluate there"
+            )
         return role if role in self.manifest.graphs else "step"  # a model that only infers: its step is its inference
 
     def inputs(self, role: str) -> Mapping[str, str]:
         """See `runtime.step.Backend`, as for all that follows."""
         return {s.name: s.dtype for s in self.manifest.graphs[self._graph(role)].inputs}
 
-    def optional(self) -> Collection[str]:
+    def optional(self, role: str) -> Collection[str]:
         """None: inputs with a default value are constants."""
         return ()
 
@@ -258,6 +266,11 @@ class Artifact:
     def graph(self) -> str:
         """Final IR of the step, as text."""
         return (self.folder / IR).read_text(encoding="utf-8")
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Bytes that the step takes."""
+        return self.manifest.graphs["step"].memory
 
     @property
     def source(self) -> str:

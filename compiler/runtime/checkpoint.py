@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,21 +23,27 @@ _TYPES = {
 }  # fmt: skip
 
 
-def save_state(path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
-    """Write arrays by name. A crash leaves the old file or the new one. OSError as the file system gives it."""
+def save_state(
+    path: str | os.PathLike[str], state: Mapping[str, Array], about: Mapping[str, str] | None = None
+) -> None:
+    """Write arrays by name. A crash leaves the old file or the new one. OSError as the file system gives it.
+
+    about: texts that `read_metadata` gives again.
+    """
     arrays = {f"{n}'" if n.startswith(_RESERVED) else n: np.asarray(a, order="C") for n, a in state.items()}
     with replacing(path) as part:
         try:
-            save_file(arrays, part, _FORMAT)
+            save_file(arrays, part, {**(about or {}), **_FORMAT})
         except SafetensorError as e:
             raise OSError(f"cannot write {os.fspath(path)!r}: {e}") from e
 
 
-def load_state(path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
-    """Overwrite arrays with those of a file, all or none. StateError: what is missing, extra or of another type."""
-    path = os.fspath(path)
-    if not os.path.isfile(path):
-        raise StateError(f"there is no file {path!r}")
+def load_state(path: str | os.PathLike[str], state: Mapping[str, Array], expected: str | None = None) -> None:
+    """Overwrite arrays with those of a file, all or none. StateError: what is missing, extra or of another type.
+
+    expected: their `checksum`, if it is known.
+    """
+    path = _existing(path)
     try:
         with safe_open(path, framework="np") as file:
             stored = {n.removesuffix("'") if n.startswith(_RESERVED) else n: n for n in file.keys()}  # noqa: SIM118
@@ -45,8 +52,35 @@ def load_state(path: str | os.PathLike[str], state: Mapping[str, Array]) -> None
             found = {n: file.get_tensor(stored[n]) for n in state}
     except (SafetensorError, OSError) as e:
         raise StateError(f"{path!r} is no state that onnxc saved (not safetensors, or cut short): {e}") from e
+    if expected is not None and checksum(found) != expected:
+        raise StateError(f"{path!r} is damaged: its numbers are not those that were written")
     for name, a in state.items():
         a[...] = found[name]
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The texts that were written with a state. StateError: no such file, or one of another kind."""
+    path = _existing(path)
+    try:
+        with safe_open(path, framework="np") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError) as e:
+        raise StateError(f"{path!r} is no state that onnxc saved (not safetensors, or cut short): {e}") from e
+
+
+def checksum(state: Mapping[str, Array]) -> str:
+    """CRC-32 of the bytes of all arrays, in the order of their names."""
+    sum_ = 0
+    for name in sorted(state):
+        sum_ = zlib.crc32(np.ascontiguousarray(state[name]).reshape(-1).view(np.uint8).data, sum_)
+    return f"{sum_:08x}"
+
+
+def _existing(path: str | os.PathLike[str]) -> str:
+    name = os.fspath(path)
+    if not os.path.isfile(name):
+        raise StateError(f"there is no file {name!r}")
+    return name
 
 
 def _type(stored: object) -> tuple[str, tuple[int, ...]]:

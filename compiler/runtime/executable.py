@@ -12,7 +12,7 @@ import numpy as np
 from compiler.errors import InputError
 from compiler.runtime.layout import ARENA, BITS, CONST, STATE, Layout, Slot
 from compiler.runtime.memory import Array, Block
-from compiler.runtime.threads import Pool, Step
+from compiler.runtime.threads import Pool, alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,26 +51,30 @@ class Executable:
         self._arena = Block(layout.arena_bytes, "the step's arena") if arena is None else arena
         self._const = Block.of(const, "constants")
         self._table = layout.table(self._arena.address, state.address, self._const.address)
-        self._table_address: int = self._table.ctypes.data
         self._blocks = {ARENA: self._arena, STATE: state, CONST: self._const}
         self._inputs = [(s.name, v, v.dtype, v.shape) for s in layout.inputs for v in [self._view(s)]]
-        self._partial = any(s.dtype in BITS for s in layout.inputs)  # not any byte is an element
-        self._outputs = [(s.name, self._view(s)) for s in layout.outputs]
+        partial = any(s.dtype in BITS for s in layout.inputs)  # not any byte is an element
+        self._count = -1 if partial else len(self._inputs)
+        self._copies = [(s.name, self._view(s).copy) for s in layout.outputs]
         self._status = ctypes.c_int64.from_address(self._arena.address + layout.status)
-        self._alone = Step(address) if pool.threads == 1 else None
+        self._alone = alone(address, self._table.ctypes.data) if pool.threads == 1 else None
 
     def _view(self, slot: Slot) -> Array:
         return self._blocks[slot.block].view(slot)
 
-    def takes(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether these are the inputs: all, no others, as plain arrays of their types and shapes."""
-        if len(feeds) != len(self._inputs) or self._partial:
-            return False
-        for name, _, dtype, shape in self._inputs:
+    def attempt(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
+        """`run`, if these are the inputs: all, no others, as plain arrays of their types and shapes; None if not.
+
+        What most calls take, so every nanosecond counts: tested and copied in one pass.
+        """
+        if len(feeds) != self._count:
+            return None
+        for name, view, dtype, shape in self._inputs:
             a = feeds.get(name)
-            if type(a) is not np.ndarray or (a.dtype is not dtype and a.dtype != dtype) or a.shape != shape:
-                return False
-        return True
+            if type(a) is not np.ndarray or a.shape != shape or (a.dtype is not dtype and a.dtype != dtype):
+                return None  # what is copied already is overwritten by the next run
+            view[...] = a
+        return self._step()
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, the caller's to keep. feeds: all inputs, of their types and shapes.
@@ -79,11 +83,18 @@ class Executable:
         """
         for name, view, _, _ in self._inputs:
             view[...] = feeds[name]
-        self._status.value = 0
+        return self._step()
+
+    def _step(self) -> dict[str, Array]:
+        status = self._status
+        status.value = 0
         if self._alone is not None:
-            self._alone(self._table_address, 0, 1)
+            self._alone()
         else:
-            self.pool.run(self.address, self._table_address)
-        if code := self._status.value:
+            self.pool.run(self.address, self._table.ctypes.data)
+        if code := status.value:
             raise InputError(f"{self.layout.messages[code - 1]}; nothing was updated: correct the input and call again")
-        return {name: view.copy() for name, view in self._outputs}
+        outputs = {}
+        for name, copy in self._copies:  # no comprehension, which is a call more
+            outputs[name] = copy()
+        return outputs

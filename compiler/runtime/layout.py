@@ -9,6 +9,7 @@ table from iteration to iteration; when it ends they are as before.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -67,6 +68,35 @@ class Slot:
         return prod(self.shape) * self.numpy.itemsize
 
 
+def padded(nbytes: int) -> int:
+    """Bytes that a buffer takes: its slack behind it, and up to the next aligned address."""
+    return (nbytes + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def state_bytes(states: Sequence[Slot]) -> int:
+    """Bytes of the block that these states lie in."""
+    return max((s.offset + padded(s.nbytes) for s in states), default=0)
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes that are allocated to run a compiled graph.
+
+    state: variables, and what belongs to them; constants; arena: inputs, outputs, intermediate values and working
+    memory; table: addresses and numbers for the code. docs/memory.md tells what is not counted.
+    """
+
+    state: int
+    constants: int
+    arena: int
+    table: int
+
+    @property
+    def total(self) -> int:
+        """All of it: the peak, since the step allocates nothing while it runs."""
+        return self.state + self.constants + self.arena + self.table
+
+
 @dataclass(frozen=True)
 class Layout:
     """Memory of one compiled graph.
@@ -87,6 +117,11 @@ class Layout:
     threads: int
     table_blocks: tuple[int, ...]
     table_values: tuple[int, ...]
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What the blocks take."""
+        return MemoryUse(self.state_bytes, self.const_bytes, self.arena_bytes, 8 * len(self.table_values))
 
     def table(self, arena: int, state: int, const: int) -> npt.NDArray[np.int64]:
         """The table for blocks at these addresses."""

@@ -16,7 +16,7 @@ from compiler.runtime.arguments import as_array, check_names, check_shape
 from compiler.runtime.checkpoint import load_state, save_state
 from compiler.runtime.executable import Code, Executable
 from compiler.runtime.forks import new_lock
-from compiler.runtime.layout import SEED, STEP, Slot
+from compiler.runtime.layout import SEED, STEP, MemoryUse, Slot, state_bytes
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool
 
@@ -27,6 +27,11 @@ EXECUTABLES = 64
 KEEPS_VALUES = (
     "the model has no initialization graph, so its variables keep the values they have: assign others to step.state, "
     "or make the step again for those of the file"
+)
+
+NO_AVERAGES = (
+    "the model keeps no running averages of its variables: make it with the option average of an optimizer, as "
+    "average=0.999"
 )
 
 _NOTHING: tuple[str, ...] = ()
@@ -44,12 +49,15 @@ class Backend(Protocol):
     initializes: bool
     """Whether there is an initialization graph."""
 
+    averages: Mapping[str, str]
+    """Variable -> state that is its running average."""
+
     def inputs(self, role: str) -> Mapping[str, str]:
-        """Element types of all inputs of a graph ('step', 'infer')."""
+        """Element types of all inputs of a graph ('step', 'evaluate', 'infer'). ArtifactError: it is not there."""
         ...
 
-    def optional(self) -> Collection[str]:
-        """Inputs that a call may leave out."""
+    def optional(self, role: str) -> Collection[str]:
+        """Inputs that a call of a graph may leave out."""
         ...
 
     def static(self) -> Collection[str]:
@@ -57,9 +65,9 @@ class Backend(Protocol):
         ...
 
     def code(self, role: str, feeds: Mapping[str, Array], fetch: tuple[str, ...]) -> Code:
-        """The code of a graph ('step', 'infer', 'initialize') for these shapes, and these values of static inputs.
+        """The code of a graph for these shapes, and these values of static inputs.
 
-        InputError, CompileError.
+        role: 'step', 'evaluate', 'infer' or 'initialize'. InputError, CompileError.
         """
         ...
 
@@ -75,6 +83,11 @@ class Backend(Protocol):
     @property
     def source(self) -> str:
         """Generated Python of the step."""
+        ...
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Bytes that the step takes."""
         ...
 
 
@@ -137,8 +150,7 @@ class StepFunction:
         self._backend = backend
         self._lock = new_lock()
         self._running = False
-        last = max((s.offset + s.nbytes for s in backend.states), default=0)
-        self._block = Block(last + 256, "the state")
+        self._block = Block(state_bytes(backend.states), "the state")
         for s in backend.states:
             self._block.view(s)[...] = as_array(f"state {s.name!r}", initial[s.name], s.dtype)
         self.state = State(backend.states, self._block, self._lock)
@@ -168,6 +180,18 @@ class StepFunction:
         """
         return self._run("infer", feeds, named, fetch)
 
+    def evaluate(
+        self, feeds: Mapping[str, Any] | None = None, /, *, fetch: Sequence[str] = (), **named: Any
+    ) -> dict[str, Array]:
+        """The outputs of a step on the current state, as they are where nothing is learned; nothing is updated.
+
+        BatchNormalization takes its running statistics, Dropout gives its operand, other random numbers are drawn as in
+        inference, and no stream advances; of several algorithms, none sees an update of another. So the loss is that of
+        validation. Arguments and result as for the step, but sizes of symbolic dims are those of these arrays, and
+        inputs that only updates need (a learning rate) may be left out. ArtifactError: a built artifact has none.
+        """
+        return self._run("evaluate", feeds, named, fetch)
+
     def initialize(self, seed: int | None = None) -> None:
         """Run the model's initialization, if it has one, and begin the stream of random numbers anew.
 
@@ -194,12 +218,23 @@ class StepFunction:
     def _run(
         self, role: str, feeds: Mapping[str, Any] | None, named: Mapping[str, Any], fetch: Sequence[str]
     ) -> dict[str, Array]:
-        given = named if feeds is None else _joined(feeds, named)
+        if feeds is None:
+            given = named
+        elif type(feeds) is dict and not named:
+            given = feeds  # as nearly always: spares the tests of `_joined`
+        else:
+            given = _joined(feeds, named)
         if fetch is _NOTHING:
             with self._lock:
                 found = self._recent.get(role)
-                if found is not None and found.takes(given):
-                    return self._now(found, given)
+                if found is not None and not self._running:
+                    self._running = True
+                    try:
+                        outputs = found.attempt(given)
+                    finally:
+                        self._running = False
+                    if outputs is not None:
+                        return outputs
         names = _names(fetch)
         arrays = self._arrays(role, given)  # without the lock: converting may run code of the caller's
         with self._lock:
@@ -219,7 +254,7 @@ class StepFunction:
         hints = dict.fromkeys(self.state, "a state: assign it to step.state")
         if role == "infer":
             hints |= dict.fromkeys(self._backend.inputs("step"), "only the step takes it")
-        check_names(given, types, self._backend.optional(), hints)
+        check_names(given, types, self._backend.optional(role), hints)
         return {n: as_array(f"input {n!r}", v, types[n]) for n, v in given.items()}
 
     def _executable(self, role: str, arrays: Mapping[str, Array], fetch: tuple[str, ...]) -> Executable:
@@ -230,6 +265,7 @@ class StepFunction:
             code = self._backend.code(role, arrays, fetch)
             key = self._key(role, arrays, fetch)  # only now it may be known that an input is static
             found = self._executables.get(key) or self._made(code)
+            _check_fed(found, arrays)
             for s in found.layout.inputs:
                 check_shape(f"input {s.name!r}", arrays[s.name], s.shape)
             self._executables[key] = found
@@ -255,7 +291,7 @@ class StepFunction:
     def _key(self, role: str, arrays: Mapping[str, Array], fetch: tuple[str, ...]) -> tuple[Any, ...]:
         """What decides which executable runs: shapes, and values of static inputs."""
         static = self._backend.static()
-        parts = [(n, a.shape, a.tobytes() if n in static else b"") for n, a in sorted(arrays.items())]
+        parts = [(n, a.shape, (a.dtype.str, a.tobytes()) if n in static else ()) for n, a in sorted(arrays.items())]
         return (role, fetch, *parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -268,10 +304,24 @@ class StepFunction:
         with self._lock:
             load_state(path, self.state)
 
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Write the inference model with the current state as its initializers."""
+    def averaged(self) -> dict[str, Array]:
+        """The running averages by the name of the variable that they are of: live arrays, as those of `state`.
+
+        StateError: the model keeps none.
+        """
+        if not self._backend.averages:
+            raise StateError(NO_AVERAGES)
+        return {name: self.state[state] for name, state in self._backend.averages.items()}
+
+    def export(self, path: str | os.PathLike[str], *, averaged: bool = False) -> None:
+        """Write the inference model with the current state as its initializers.
+
+        averaged: variables of which there is a running average have its values; the others, as running statistics of
+        BatchNormalization, are as they are. StateError: the model keeps no averages.
+        """
+        averages = self.averaged() if averaged else {}
         with self._lock:
-            self._backend.export(path, self.state)
+            self._backend.export(path, {**self.state, **averages})
 
     @property
     def graph(self) -> Any:
@@ -283,6 +333,11 @@ class StepFunction:
         """The generated Python of the step."""
         return self._backend.source
 
+    @property
+    def memory(self) -> MemoryUse:
+        """Bytes that are allocated for a step, of the one compiled last: state, constants, arena, table, and total."""
+        return self._backend.memory
+
     def __repr__(self) -> str:
         inputs = ", ".join(map(repr, self._backend.inputs("step")))
         return f"<StepFunction of {inputs or 'no inputs'}, {len(self.state)} states>"
@@ -292,6 +347,12 @@ class StepFunction:
             "a StepFunction cannot be copied or pickled: compile the model again, and take the state along with save "
             "and load"
         )
+
+
+def _check_fed(found: Executable, arrays: Mapping[str, Array]) -> None:
+    """InputError: a value that is fetched needs an input that else may be left out."""
+    if missing := [s.name for s in found.layout.inputs if s.name not in arrays]:
+        raise InputError(f"missing input {', '.join(map(repr, missing))}: what is fetched needs it")
 
 
 def _joined(feeds: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,9 @@ import _thread
 import ctypes
 import os
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from compiler.runtime.memory import Block
@@ -21,8 +23,15 @@ PATIENCE = 100_000
 Step = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 """`step(table, thread, threads)`."""
 
+_Any = ctypes.CFUNCTYPE(None)  # without argument types: ctypes takes objects of its own as they are
+
 _Worker = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _Run = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+def alone(step: int, table: int) -> Callable[[], None]:
+    """What calls `step(table, 0, 1)`: ctypes converts the arguments here, which takes longer than a call."""
+    return partial(_Any(step), ctypes.c_int64(table), ctypes.c_int64(0), ctypes.c_int64(1))
 
 
 @dataclass(frozen=True)

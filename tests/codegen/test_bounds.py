@@ -53,6 +53,8 @@ CASES = {
     "Hardmax": ("Hardmax", (f(5, 7),), {}, ()),
     "CumSum": ("CumSum", (f(5, 67), np.array(0)), {}, (1,)),
     "Softmax": ("Softmax", (f(5, 37),), {}, ()),
+    "Softmax of short rows": ("Softmax", (f(70, 5),), {}, ()),
+    "LogSoftmax of short rows": ("LogSoftmax", (f(3, 16),), {}, ()),
     "Softmax of columns": ("Softmax", (f(5, 67),), {"axis": 0}, ()),
     "SoftmaxCrossEntropyLoss": ("SoftmaxCrossEntropyLoss", (f(5, 7, 3), index(1, 5, 3) + 1), {"outputs": 2}, ()),
     "loss gradient": (
@@ -65,6 +67,18 @@ CASES = {
         "onnxc.NegativeLogLikelihoodLossGrad",
         (f(5, 3), index(7, 5, 3)),
         {"reduction": "none", "classes": 7},
+        (),
+    ),
+    "loss gradient by scores": (
+        "onnxc.SoftmaxCrossEntropyLossGrad",
+        (f(5), f(5, 7), n(1, 2, 3, 4, 5)),
+        {"reduction": "none"},
+        (),
+    ),
+    "loss gradient by many scores": (
+        "onnxc.SoftmaxCrossEntropyLossGrad",
+        (f(), f(5, 77), n(1, 2, 3, 4, 5), f(77)),
+        {"reduction": "mean", "ignore_index": 3},
         (),
     ),
     "MaxPool": ("MaxPool", (f(2, 3, 9, 10),), WINDOW, ()),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen import memory
+from compiler.codegen import memory, offsets
 from compiler.codegen.build import compile_graph
 from compiler.codegen.calls import Temp
 from compiler.codegen.native.guard import guarded
@@ -54,7 +54,7 @@ def _run(name: str, monkeypatch: pytest.MonkeyPatch, hidden: str) -> tuple[int, 
     """One step: accesses outside its values (of which `hidden` is not allowed), the first one, and the outputs."""
     model, dims = MODELS[name][0](), MODELS[name][1]
     # every value keeps memory of its own, so that a store beyond its end meets no other value
-    monkeypatch.setattr(memory.Arena, "give", lambda self, offset, size: None)
+    monkeypatch.setattr(offsets.Pieces, "give", lambda self, piece: None)
     graph = run_program(load(model).program(dims), has_kernel).step
     plan = make_plan(graph)
     feeds = validate.random_feeds(graph, high=3)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.fuse import MAX_NODES, collapse, group_elementwise
+from compiler.codegen.fuse import MAX_NODES, Loop, broadcast_strides, collapse, group_elementwise
 from compiler.errors import InputError, UnsupportedError
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
@@ -63,11 +63,14 @@ def test_broadcasting(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     check(g.build(), {"x": normal(*a), "y": normal(*b)})
 
 
-def test_collapse_merges_axes_that_all_operands_share() -> None:
-    assert collapse((2, 3, 4), [(2, 3, 4), (4,)]).extents == (6, 4)
-    assert collapse((2, 3, 4), [(2, 3, 4), (2, 3, 4), ()]).extents == (24,)
-    assert collapse((2, 3, 4), [(3, 1)]).extents == (2, 3, 4)
-    assert collapse((1, 1), [()]).extents == (1,)
+def test_collapse_merges_axes_that_are_one_for_all_operands() -> None:
+    dense, row, scalar = (12, 4, 1), (0, 0, 1), (0, 0, 0)
+    assert collapse((2, 3, 4), [dense, row]) == Loop((6, 4), ((4, 1), (0, 1)))
+    assert collapse((2, 3, 4), [dense, dense, scalar]).extents == (24,)
+    assert collapse((2, 3, 4), [(0, 1, 0)]).extents == (2, 3, 4)
+    assert collapse((2, 3, 4), [dense, (24, 8, 1)]) == Loop((6, 4), ((4, 1), (8, 1)))
+    assert collapse((1, 1), [(0, 0)]).extents == (1,)
+    assert broadcast_strides(f32(3, 1), (1, 1), 3) == (0, 1, 0)
 
 
 def test_a_chain_is_one_loop_and_a_mask_runs_with_its_reader() -> None:

@@ -95,6 +95,32 @@ def test_gradient(dtype, how, ignored, weighted, shape, narrow):
     check_definition("onnxc.NegativeLogLikelihoodLossGrad", dy, labels, *weights, rtol=1e-6, **attrs)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("how", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [None, 1, -1])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("shape", "narrow"), [((37, 3), False), ((5, 100), True), ((700, 2), False), ((3, 1), True)])
+def test_gradient_by_scores(dtype, how, ignored, weighted, shape, narrow):
+    labels = RNG.integers(0, shape[1], shape[:1]).astype(np.int32 if narrow else np.int64)
+    if ignored is not None:
+        labels[::3] = ignored
+    dy = RNG.standard_normal(labels.shape if how == "none" else ()).astype(dtype)
+    log_prob = log_softmax(4 * RNG.standard_normal(shape)).astype(dtype)
+    weights = [RNG.uniform(0.5, 2, shape[1]).astype(dtype)] if weighted else []
+    attrs = {"reduction": how} | ({} if ignored is None else {"ignore_index": ignored})
+    check_definition("onnxc.SoftmaxCrossEntropyLossGrad", dy, log_prob, labels, *weights, **attrs)
+
+
+def test_gradient_by_scores_of_labels_out_of_range():
+    log_prob = log_softmax(RNG.standard_normal((4, 3))).astype(np.float32)
+    labels = np.array([0, -5, 3, 2])
+    (got,) = check_definition(
+        "onnxc.SoftmaxCrossEntropyLossGrad", np.float32(2).reshape(()), log_prob, labels, reduction="sum"
+    )
+    assert not got[1:3].any()
+    assert got[[0, 3]].all()
+
+
 def test_gradient_of_labels_out_of_range():
     labels = np.array([0, -5, 3, 2])
     for shape in ((4,), (4, 1), (1, 4)):

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import cli
+from compiler.command import entry
 from tests.command.running import Done
 from tests.frontend.small import LINEAR, linear, make_model
 
@@ -24,7 +24,7 @@ def onnxc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         monkeypatch.setattr(sys, "argv", ["onnxc", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as e:
-            cli.main()
+            entry.main()
         return Done(int(e.value.code or 0), *capsys.readouterr())
 
     return run

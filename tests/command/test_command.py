@@ -77,7 +77,7 @@ def test_a_defect_is_one_line(onnxc: Callable[..., Done], folder: Path, monkeypa
 
 def test_help_is_quick_to_start() -> None:
     code = "import sys, atexit; sys.argv[1:] = ['-h']; atexit.register(lambda: print(*sys.modules))"
-    code += "; from compiler.cli import main; main()"
+    code += "; from compiler.command.entry import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     modules = set(done.stdout.split())
     assert "click" in modules

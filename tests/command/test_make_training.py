@@ -19,20 +19,24 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def network(tmp_path: Path) -> Path:
-    """An inference model for one sample, with two outputs."""
+    """An inference model for one sample, with three outputs."""
     random = np.random.default_rng(0)
     weights = {"body.w": random.normal(size=(3, 4)), "head.w": random.normal(size=(4, 2)), "head.b": np.zeros(2)}
     nodes = [
         helper.make_node("MatMul", ["x", "body.w"], ["h"]),
         helper.make_node("Tanh", ["h"], ["t"]),
         helper.make_node("Gemm", ["t", "head.w", "head.b"], ["y:0"]),
+        helper.make_node("ArgMax", ["y:0"], ["class"], axis=1, keepdims=0),
     ]
     outputs = {"y:0": 2, "t": 4}
     graph = helper.make_graph(
         nodes,
         "network",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, d]) for n, d in outputs.items()],
+        [
+            *(helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, d]) for n, d in outputs.items()),
+            helper.make_tensor_value_info("class", TensorProto.INT64, [1]),
+        ],
         [numpy_helper.from_array(a.astype(np.float32), n) for n, a in weights.items()],
     )
     path = tmp_path / "network.onnx"
@@ -73,19 +77,59 @@ def test_several_losses(onnxc: Run, network: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_refused(onnxc: Run, network: Path, tmp_path: Path) -> None:
+    """All in one line that says what to do, in the words of the command."""
     out = tmp_path / "training.onnx"
 
-    def make(*arguments: object) -> Done:
-        return onnxc("make-training", network, "-o", out, *arguments)
+    def check(message: str, *arguments: object) -> None:
+        done = onnxc("make-training", network, "-o", out, *arguments)
+        refused(done, f"error: {message}")
+        assert len(done.err.splitlines()) == 1
 
-    refused(make("--freeze", "bdy*"), "freeze: no weight matches 'bdy*'")
-    refused(make("--freeze", "*"), "every parameter is frozen")
-    refused(make("--loss", "mse", "--loss", "l1"), "with several losses, each is OUTPUT=NAME")
-    refused(make("--loss", "msee"), "there is no loss 'msee' (did you mean 'mse'?)")
-    refused(make("--loss-option", "smoothing"), "--loss-option: 'smoothing' is not NAME=VALUE")
-    refused(make("--loss-option", "smoothing=1"), "--loss-option: there is no option 'smoothing' of cross_entropy")
-    refused(make("--loss", "mse", "--loss-option", "axis=1"), "the loss mse has no option axis")
-    refused(make("--optimizer-option", "train=x"), "'train' is no option of an optimizer")
-    refused(make("--optimizer-option", "momentum=2"), "optimizer adam has no option 'momentum'")
-    refused(onnxc("make-training", tmp_path / "none.onnx", "-o", out), "there is no such file")
+    there = "there are 'body.w', 'head.w', 'head.b'"
+    check(f"--freeze: no weight matches 'bdy*': {there}", "--freeze", "bdy*")
+    check(f"--train: no weight matches 'bdy*': {there}", "--train", "bdy*", "--freeze", "*")
+    check("every parameter is frozen: --freeze '*' leaves none of 'body.w', 'head.w', 'head.b'", "--freeze", "*")
+    check(
+        "every parameter is frozen: --train 'head.b' and --freeze 'head.*', 'body.*' leave none of",
+        "--train", "head.b", "--freeze", "head.*", "--freeze", "body.*",
+    )  # fmt: skip
+    check("a loss cannot be on output 'class', which is INT64, a loss needs", "--output", "class")
+    check("a loss cannot be on output 'class', which is INT64, a loss needs", "--loss", "class=mse", "--loss", "y:0=l1")
+    check("--keep-output: the model has no output 'nope'", "--keep-output", "nope")
+    check("--loss: with several losses, each is OUTPUT=NAME", "--loss", "mse", "--loss", "l1")
+    check("there is no loss 'msee' (did you mean 'mse'?)", "--loss", "msee")
+    check("--loss-option: 'smoothing' is not NAME=VALUE", "--loss-option", "smoothing")
+    check("--loss-option: there is no option 'smoothing' of cross_entropy", "--loss-option", "smoothing=1")
+    check("the loss mse has no option axis", "--loss", "mse", "--loss-option", "axis=1")
+    check("--optimizer-option: 'train' is no option of an optimizer", "--optimizer-option", "train=x")
+    check("--optimizer-option: the rate is given by --lr already", "--optimizer-option", "lr=1", "--lr", 2)
+    check("optimizer adam has no option 'momentum'", "--optimizer-option", "momentum=2")
+    check("--lr must be not negative, not nan", "--lr", "nan")
+    check("--batch: '8' is no symbol", "--batch", 8)
+    check("--batch-norm must be one of auto, train, frozen, not 'x'", "--batch-norm", "x")
+    check("--target: the model has a value 'head.w' already", "--target", "head.w")
     assert not out.exists()
+    refused(onnxc("make-training", tmp_path / "none.onnx", "-o", out), "there is no such file")
+    refused(onnxc("make-training", network, "-o", network), f"--out: {str(network)!r} is the file of MODEL, too")
+    refused(onnxc("make-training", network, "-o", tmp_path / "no" / "out.onnx"), "--out: there is no folder")
+
+
+@pytest.mark.parametrize(
+    ("loss", "option", "message"),
+    [
+        ("cross_entropy", "label_smoothing=much", "label_smoothing must be a number, not 'much'"),
+        ("cross_entropy", "ignore_index=1.5", "ignore_index must be an integer, not 1.5"),
+        ("cross_entropy", "axis=true", "axis must be an integer, not True"),
+        ("cross_entropy", 'weight=["a", "b"]', "weight must be numbers, not ['a', 'b']"),
+        ("cross_entropy", "weight=[[1], [2, 3]]", "weight must be numbers, not [[1], [2, 3]]"),
+        ("cross_entropy", "from_logits=maybe", "from_logits must be true or false, not 'maybe'"),
+        ("cross_entropy", "reduction=3", "reduction must be text, not 3"),
+        ("huber", "delta=[1]", "delta must be a number, not [1]"),
+        ("bce", "pos_weight=x", "pos_weight must be numbers, not 'x'"),
+    ],
+)
+def test_options_of_a_loss_that_are_no_such_values(
+    onnxc: Run, network: Path, tmp_path: Path, loss: str, option: str, message: str
+) -> None:
+    arguments = ["--loss", loss, "--loss-option", option]
+    refused(onnxc("make-training", network, "-o", tmp_path / "out.onnx", *arguments), f"error: {message}")

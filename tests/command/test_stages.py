@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 import compiler
-from compiler import cli
+from compiler.command.reporting import shell as shown
 from compiler.ir.parse import parse
 from compiler.passes.pipeline import PASS_NAMES
 from tests.command.running import Done, refused
@@ -127,6 +127,21 @@ def test_lower(onnxc: Callable[..., Done], folder: Path) -> None:
     refused(onnxc("lower", folder / "linear.onnx", "--dim", "N=2", "-o", folder), "Is a directory")
 
 
+def test_lower_the_training_graph(onnxc: Callable[..., Done], folder: Path) -> None:
+    path, out = folder / "linear.onnx", folder / "graph.onnx"
+    assert onnxc("lower", path, "--training-graph", "-o", out) == (0, f"wrote {out}\n", "")
+    onnx.checker.check_model(out, full_check=True)
+    names = [n.name for n in onnx.load(out).graph.node]
+    assert names[0] == "forward/y"
+    assert "gradient/dw" in names
+    sized = ("--training-graph", "--dim", "N=2", "-o", out)
+    assert onnxc("lower", path, *sized, "--after", "expand_gradients").code == 0
+    assert "gradient/y/Gemm" in [n.name for n in onnx.load(out).graph.node]
+    refused(onnxc("lower", path, *sized), "add `--after expand_gradients`, or leave them out", code=2)
+    refused(onnxc("lower", path, *sized, "--graph", "infer"), "leave --graph out", code=2)
+    refused(onnxc("lower", folder / "plain.onnx", "--training-graph", "-o", out), "the model has no training_info")
+
+
 def test_build(onnxc: Callable[..., Done], folder: Path) -> None:
     refused(onnxc("build", folder / "linear.onnx", folder / "a"), "give --dim N=...")
     refused(onnxc("build", folder / "linear.onnx", folder / "train.npz", "--dim", "N=2"), "is a file")
@@ -192,12 +207,16 @@ def test_a_large_variable_that_is_not_trained(onnxc: Callable[..., Done], folder
         ("name='int' makes the function", "--name 'int' makes the function"),
         ("give dims={'N': ...}", "give --dim NAME=SIZE"),
         ("numpy.savez(path, name=array)", "numpy.savez(path, name=array)"),
+        ("or give batch=None to train", "or give --batch - to train"),
+        ("freeze it with batch_norm='frozen'", "freeze it with --batch-norm 'frozen'"),
+        ("go on with it by resume=True, or use", "go on with it by --resume, or use"),
+        ("train='a*' and freeze='b' leave none", "--train 'a*' and --freeze 'b' leave none"),
         ("node's 'cc=', straight_through=True trains it", "node's 'cc=', --straight-through trains it"),
         ('the value "it\'s static=...", static=...', 'the value "it\'s static=...", --static FILE.npz'),
     ],
 )
 def test_arguments_have_their_names_of_the_command(python: str, shell: str) -> None:
-    assert cli._shell(python) == shell
+    assert shown(python) == shell
 
 
 def test_loops_whose_gradient_needs_a_bound(onnxc: Callable[..., Done], folder: Path) -> None:
@@ -214,7 +233,7 @@ def test_loops_whose_gradient_needs_a_bound(onnxc: Callable[..., Done], folder: 
     np.savez(folder / "data.npz", x=x, t=x[:, :1])
     np.savez(folder / "static.npz", k=np.array(2), c=np.array(True))
     arguments = ("train", folder / "loop.onnx", "--data", folder / "data.npz", "--eval", folder / "data.npz", "--json")
-    refused(onnxc(*arguments), "no array 'c', 'k'")
+    refused(onnxc(*arguments), "no array 'k', 'c'")
     done = onnxc(*arguments, "--static", folder / "static.npz", "--epochs", "2")
     assert done.code == 0, done
     assert [json.loads(line)["epoch"] for line in done.out.splitlines()] == [1, 2]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
-from compiler import progress
-from compiler.training import Trainer, read_arrays
-from tests.command.running import ROOT, Done, refused
+from compiler import make_training_model
+from compiler.training import read_log
+from tests.command.running import Done, refused
 from tests.frontend.small import LINEAR, STEP, UPDATES, make_model, training_info
 from tests.models import tiny
+
+LINE = re.compile(r"epoch \d  loss \d+\.\d{4}  mae \S+  validation loss \d+\.\d{4}  \d+\.\d s")
 
 
 def test_train(onnxc: Callable[..., Done], folder: Path) -> None:
@@ -29,11 +31,9 @@ def test_train(onnxc: Callable[..., Done], folder: Path) -> None:
     data = ["--data", folder / "train.npz", "--eval", folder / "test.npz"]
     done = onnxc("train", model, *data, "--epochs", 3, "--batch", 7, "--out", out)
     assert done.code == 0
-    lines = done.out.splitlines()
-    assert len(lines) == 4
-    assert lines[-1] == f"wrote {out}"
-    assert lines[0].startswith("epoch 1  loss ")
-    assert "mean absolute error" in lines[0]
+    *lines, last = done.out.splitlines()
+    assert [bool(LINE.fullmatch(line)) for line in lines] == [True] * 3, done.out
+    assert last == f"wrote {out}"
     assert done.err == "compiling...\n"  # no bar where nobody looks
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     with np.load(folder / "test.npz") as test:
@@ -43,22 +43,122 @@ def test_train(onnxc: Callable[..., Done], folder: Path) -> None:
         done = onnxc("train", model, *data, "--epochs", 2, "--json", *options)
         assert done.code == 0
         assert done.err == ""
-        return [json.loads(line) for line in done.out.splitlines()]
+        rows = [json.loads(line) for line in done.out.splitlines()]
+        assert all(row.pop("seconds") >= 0 for row in rows)
+        return rows
 
     first = run()
-    assert [e["epoch"] for e in first] == [1, 2]
-    assert set(first[0]) == {"epoch", "loss", "mean absolute error"}
+    assert [(e["epoch"], e["step"], e["samples"]) for e in first] == [(1, 2, 50), (2, 4, 50)]
+    assert set(first[0]) == {"epoch", "step", "samples", "loss", "mae", "validation_loss", "nan_step"}
     assert first == run("--threads", 2)
     assert first == run("--seed", 0)
     assert first != run("--seed", 1)
     assert first != run("--initialize")
     assert first != run("--batch", 10)
+    in_order = run("--no-shuffle")
+    assert first != in_order == run("--no-shuffle", "--seed", 1)
+    assert set(run("--metric", "mse", "--metric", "loss")[0]) == set(first[0]) - {"mae"} | {"mse"}
 
 
-def test_numbers_that_json_has_not(onnxc: Callable[..., Done], folder: Path) -> None:
-    np.savez(folder / "train.npz", x=np.full((4, 3), 3e38, np.float32), t=np.ones((4, 1), np.float32))
-    done = onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz", "--json")
-    assert json.loads(done.out, parse_constant=pytest.fail)["loss"] is None
+def test_data_in_a_folder(onnxc: Callable[..., Done], folder: Path) -> None:
+    for kind in ("train", "test"):
+        (folder / kind).mkdir()
+        with np.load(folder / f"{kind}.npz") as arrays:
+            for name, a in arrays.items():
+                np.save(folder / kind / f"{name}.npy", a)
+    losses = {
+        json.loads(onnxc("train", folder / "linear.onnx", "--data", data, "--eval", test, "--json").out)["mae"]
+        for data, test in (("train.npz", "test.npz"), ("train", "test"))
+        for data, test in [(folder / data, folder / test)]
+    }
+    assert len(losses) == 1
+
+
+def test_averaged_weights(onnxc: Callable[..., Done], folder: Path) -> None:
+    onnx.save(make_training_model(make_model(LINEAR), loss="mse", target="t", average=0.9), folder / "kept.onnx")
+    written = {}
+    for options in ([], ["--averaged"]):
+        out = folder / f"out{len(options)}.onnx"
+        done = onnxc("train", folder / "kept.onnx", "--data", folder / "train.npz", "--out", out, *options)
+        assert done.code == 0, done
+        written[len(options)] = {t.name: numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer}
+    assert written[0].keys() == written[1].keys()
+    assert any((written[0][n] != written[1][n]).any() for n in written[0])
+    command = ["train", folder / "linear.onnx", "--data", folder / "train.npz", "--out", folder / "out.onnx"]
+    refused(onnxc(*command, "--averaged"), "error: ", "average")
+    assert not (folder / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_log(onnxc: Callable[..., Done], folder: Path, suffix: str) -> None:
+    """It has what --json prints."""
+    log = folder / f"log{suffix}"
+    done = onnxc(
+        "train", folder / "linear.onnx", "--data", folder / "train.npz", "--eval", folder / "test.npz", "--epochs", 2,
+        "--log", log, "--json",
+    )  # fmt: skip
+    assert done.code == 0
+    assert read_log(log) == [json.loads(line) for line in done.out.splitlines()]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_plot(onnxc: Callable[..., Done], folder: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    plot = folder / f"losses{suffix}"
+    done = onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz", "--epochs", 2, "--plot", plot)
+    assert done.code == 0, done
+    assert done.out.endswith(f"wrote {plot}\n")
+    head = plot.read_bytes()[:200]
+    assert head.startswith(b"\x89PNG") if suffix == ".png" else b"<svg" in plot.read_bytes()[:2000]
+
+
+def test_plot_without_matplotlib(onnxc: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    plot = folder / "losses.png"
+    done = onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz", "--plot", plot)
+    refused(done, "needs matplotlib, which is not installed: pip install")
+    assert "compiling" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--resume"], "--resume needs --run DIR"),
+        (["--checkpoint-every", 5], "--checkpoint-every needs --run DIR"),
+        (["--metric", "mae"], "--metric needs --eval DATA"),
+        (["--monitor", "loss"], "--monitor needs --run DIR, which keeps the best model, or --early-stop N"),
+        (["--averaged"], "--averaged needs --out FILE"),
+        (["--early-stop", 2, "--monitor-max"], "--monitor-max needs --monitor METRIC"),
+        (["--log", "log.txt"], "'log.txt' must end with .csv or .jsonl"),
+        (["--plot", "losses.gif"], "'losses.gif' must end with .png or .svg"),
+        (["--early-stop", 0], "Invalid value for '--early-stop'"),
+    ],
+)
+def test_options_that_need_others(onnxc: Callable[..., Done], options: list[Any], message: str) -> None:
+    refused(onnxc("train", "a", "--data", "b", *options), message, "See onnxc train --help", code=2)
+
+
+def test_metrics_that_there_are_not(onnxc: Callable[..., Done], folder: Path) -> None:
+    command = ["train", folder / "linear.onnx", "--data", folder / "train.npz", "--eval", folder / "test.npz"]
+    refused(onnxc(*command, "--metric", "acuracy"), "there is no metric 'acuracy' (did you mean 'accuracy'?)")
+    refused(
+        onnxc(*command, "--early-stop", 3, "--monitor", "accuracy"),
+        "error: --monitor: nothing is measured that is called 'accuracy': there are 'mae', 'validation_loss', 'loss'",
+    )
+
+
+def test_a_loss_that_is_no_number(onnxc: Callable[..., Done], folder: Path) -> None:
+    np.savez(folder / "train.npz", x=np.full((40, 3), 3e38, np.float32), t=np.ones((40, 1), np.float32))
+    command = ["train", folder / "linear.onnx", "--data", folder / "train.npz", "--epochs", 3]
+    done = onnxc(*command, "--json")
+    assert done.code == 0
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in done.out.splitlines()]
+    assert [(row["loss"], row["nan_step"]) for row in rows] == [(None, 1), (None, 3), (None, 5)]
+    assert re.fullmatch(r"note: the loss is inf in step 1, in epoch 1\n", done.err)  # once
+    assert onnxc(*command).out.startswith("epoch 1  loss inf  ")
+    done = onnxc(*command, "--stop-on-nan", "--out", folder / "out.onnx", "--run", folder / "run")
+    refused(done, "error: the loss is ", " in step 1, in epoch 1, train with a smaller learning rate")
+    assert not (folder / "out.onnx").exists()
 
 
 def test_data_that_does_not_fit(onnxc: Callable[..., Done], folder: Path) -> None:
@@ -75,9 +175,9 @@ def test_data_that_does_not_fit(onnxc: Callable[..., Done], folder: Path) -> Non
         assert not (folder / "out.onnx").exists()
 
     check("the data has no array 't'", x=x)
-    check("the data has no array 't' (of no use are 'label', 'w')", x=x, label=t, w=t)
+    check("the data has no array 't': it has 'x', 'label', 'w'", x=x, label=t, w=t)
     check("there are no arrays in ")
-    check("the data has no array 't', 'x'", other=x)
+    check("the data has no array 'x', 't': it has 'other'", other=x)
     check("arrays of different numbers of samples: {'x': 50, 't': 49}", x=x, t=t[1:])
     check("no samples in the data", x=x[:0], t=t[:0])
     check("array 'x' of the data has shape [50, 3, 1]: the model takes f32[N,3]", x=x[..., None], t=t)
@@ -86,9 +186,14 @@ def test_data_that_does_not_fit(onnxc: Callable[..., Done], folder: Path) -> Non
     check("array 't' of the data is complex64: the model takes float32, which cannot hold its values", x=x, t=t + 1j)
     check("array 'x' of the data is <U", x=x.astype(str), t=t)
     check("it holds Python objects, which are not loaded", x=x.astype(object), t=t)
-    check("the evaluation data needs one label, an input of the training algorithm alone: it has none", True, x=x)
-    check("the evaluation data has no array 'x'", True, t=t)
-    check("label 't' of shape [50, 2] cannot be compared with an output of shape [32, 1]", True, x=x, t=np.tile(t, 2))
+    check("the validation data has no array 't'", True, x=x)
+    check("the validation data has no array 'x'", True, t=t)
+    check(
+        "array 't' of the validation data has samples of shape [2]: the model takes f32[N,1]",
+        True,
+        x=x,
+        t=np.tile(t, 2),
+    )
 
     done = onnxc("train", model, "--data", folder / "train.npz", "--eval", folder / "test.npz", "--batch", 50)
     assert done.code == 0
@@ -100,6 +205,7 @@ def test_data_that_does_not_fit(onnxc: Callable[..., Done], folder: Path) -> Non
 
 def test_files_of_data_that_are_none(onnxc: Callable[..., Done], folder: Path) -> None:
     np.save(folder / "one.npy", np.ones(3))
+    (folder / "empty").mkdir()
     (folder / "text.npz").write_text("hello")
     (folder / "empty.npz").write_bytes(b"")
     whole = (folder / "train.npz").read_bytes()
@@ -118,13 +224,12 @@ def test_files_of_data_that_are_none(onnxc: Callable[..., Done], folder: Path) -
         ("cut.npz", "is no .npz file of numeric arrays"),
         ("damaged.npz", "is no .npz file of numeric arrays"),
         ("linear.onnx", "is no .npz file of numeric arrays: it is a file of another kind; make one with numpy.savez"),
-        ("", "is a folder, not an .npz file"),
+        ("empty", "there are no .npy files in the folder"),
     ):
         refused(onnxc("train", folder / "linear.onnx", "--data", folder / name), message)
-        if name != "":
-            refused(
-                onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz", "--eval", folder / name), message
-            )
+        refused(
+            onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz", "--eval", folder / name), message
+        )
 
 
 def test_labels_out_of_range(onnxc: Callable[..., Done], folder: Path) -> None:
@@ -146,8 +251,9 @@ def test_a_fixed_batch_size(onnxc: Callable[..., Done], folder: Path) -> None:
     command = ["train", folder / "tiny.onnx", "--data", folder / "tiny.npz", "--eval", folder / "tiny.npz", "--json"]
     done = onnxc(*command)
     assert done.code == 0
-    assert json.loads(done.out)["accuracy"] * 20 == pytest.approx(round(json.loads(done.out)["accuracy"] * 20))
-    assert onnxc(*command, "--batch", 6).out == done.out
+    row = json.loads(done.out)
+    assert row["accuracy"] * 20 == pytest.approx(round(row["accuracy"] * 20))
+    assert json.loads(onnxc(*command, "--batch", 6).out) == row | {"seconds": ANY}
     refused(onnxc(*command, "--batch", 5), "the model's batch size is fixed at 6: train with --batch 6")
     np.savez(folder / "few.npz", x=np.ones((5, 4), np.float32), label=np.zeros(5, np.int64))
     few = onnxc("train", folder / "tiny.onnx", "--data", folder / "few.npz")
@@ -168,81 +274,18 @@ def test_models_that_cannot_be_trained(onnxc: Callable[..., Done], folder: Path)
 
 
 def test_output_that_cannot_be_written(onnxc: Callable[..., Done], folder: Path) -> None:
-    command = ["train", folder / "linear.onnx", "--data", folder / "train.npz", "--epochs", 10**9, "--out"]
-    refused(onnxc(*command, folder), "--out: ", "is a folder")
-    refused(onnxc(*command, folder / "no" / "out.onnx"), "--out: there is no folder")
-    refused(onnxc(*command, folder / "train.npz" / "out.onnx"), "--out: ")
+    """Told before anything is compiled."""
+    model, data = folder / "linear.onnx", folder / "train.npz"
+    command = ["train", model, "--data", data, "--epochs", 10**9]
+    for option, name in (("--out", "out.onnx"), ("--log", "log.csv"), ("--plot", "losses.svg")):
+        (folder / "full" / name).mkdir(parents=True)
+        refused(onnxc(*command, option, folder / "full" / name), f"{option}: ", "is a folder")
+        refused(onnxc(*command, option, folder / "no" / name), f"{option}: there is no folder")
+        refused(onnxc(*command, option, data / name), f"{option}: ")
+    refused(onnxc(*command, "--out", model), f"--out: {str(model)!r} is the file of MODEL, too: give the name of ano")
+    refused(onnxc(*command, "--log", folder / "a.csv", "--out", folder / "a.csv"), "is the file of --out, too")
+    refused(onnxc(*command, "--run", data), f"{str(data)!r} is a file: a run needs a folder")
     if os.geteuid() != 0:
         os.chmod(folder, 0o500)
-        refused(onnxc(*command, folder / "out.onnx"), "cannot be written")
+        refused(onnxc(*command, "--out", folder / "out.onnx"), "cannot be written")
         os.chmod(folder, 0o700)
-
-
-def test_interrupting_a_long_training(folder: Path) -> None:
-    out = folder / "out.onnx"
-    out.write_bytes(b"old")
-    before = sorted(os.listdir(folder))
-    command = [sys.executable, "-m", "compiler", "train", folder / "linear.onnx", "--data", folder / "train.npz"]
-    p = subprocess.Popen(
-        [*command, "--epochs", "1000000000", "--out", out],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
-    )  # fmt: skip
-    assert p.stdout is not None
-    assert p.stdout.readline().startswith("epoch ")
-    time.sleep(0.2)
-    p.send_signal(signal.SIGINT)
-    _, err = p.communicate(timeout=60)
-    assert p.returncode == 130
-    assert err.split() == ["compiling...", "error:", "interrupted"]
-    assert out.read_bytes() == b"old"
-    assert sorted(os.listdir(folder)) == before
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_python_drops(folder: Path) -> None:
-    """As in a finalizer: the training ends with the next step all the same."""
-
-    class Dropping:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    trainer = Trainer(folder / "linear.onnx", read_arrays(folder / "train.npz"))
-    run, calls = trainer.step, []
-
-    def step(feeds: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            Dropping()
-        return run(feeds)
-
-    trainer.step = step  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        progress.follow(trainer, 10**9)
-    assert len(calls) == 3
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_the_bar_on_a_terminal(folder: Path) -> None:
-    """On standard error, and in color only if NO_COLOR does not forbid it; epochs stay on standard output."""
-    pty = pytest.importorskip("pty")
-    for extra, colored in (({}, True), ({"NO_COLOR": "1"}, False)):
-        leader, follower = pty.openpty()
-        env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CI")} | {"TERM": "xterm-256color", **extra}
-        command = [sys.executable, "-m", "compiler", "train", folder / "linear.onnx", "--data", folder / "train.npz"]
-        p = subprocess.Popen([*command, "--epochs", "3"], stdout=subprocess.PIPE, stderr=follower, cwd=ROOT, env=env)
-        os.close(follower)
-        shown = b""
-        while True:
-            try:
-                data = os.read(leader, 65536)
-            except OSError:
-                break
-            if not data:
-                break
-            shown += data
-        os.close(leader)
-        assert p.stdout is not None
-        assert p.stdout.read().count(b"epoch ") == 3
-        p.stdout.close()
-        assert p.wait(60) == 0
-        assert (b"\x1b[3" in shown or b"\x1b[38" in shown) == colored, shown

@@ -68,6 +68,11 @@ SOUND: dict[str, tuple[list[NodeProto], list[int], dict[str, Array]]] = {
     "reshape": ([node("Reshape", "x s", "h"), node("MatMul", "h w", "y")], [1, 2, 2], {"s": ints(1, 4), "w": W}),
     "reshape -1": ([node("Reshape", "x s", "h"), node("MatMul", "h w", "y")], [1, 2, 2], {"s": ints(1, -1), "w": W}),
     "reshape 0": ([node("Reshape", "x s", "h"), node("MatMul", "h w", "y")], [1, 2, 2], {"s": ints(0, -1), "w": W}),
+    "type of the samples": (  # PyTorch's exporter, if it does not optimize, makes a bias of zeros so
+        [node("CastLike", "zero x", "z"), node("Add", "x z", "h"), node("MatMul", "h w", "y")],
+        [1, 2, 4],
+        {"zero": np.zeros(4), "w": W},
+    ),
     "inserted axis": ([node("Reshape", "x s", "y")], [1, 6], {"s": ints(1, 1, 2, 3)}),
     "convolution": (
         [

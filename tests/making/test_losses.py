@@ -293,3 +293,43 @@ def test_a_loss_of_your_own_as_a_function() -> None:
     feeds = {"x": inputs([5, 4]), "truth": np.zeros((5, 4))}
     training = make_training_model(model, loss=function, optimizer="sgd")
     agree(training, feeds, float((np.abs(output(model, feeds)) ** 3).mean()))
+
+
+def test_the_target_may_be_an_input_of_the_model() -> None:
+    model = linear(["N", 3])
+    feeds = {"x": inputs([5, 3])}
+    training = make_training_model(model, loss="mse", target="x", optimizer="sgd")
+    assert not training.training_info[0].algorithm.input
+    agree(training, feeds, float(((output(model, feeds) - feeds["x"]) ** 2).mean()))
+
+    unused = linear(["N", 3])  # an input that no output reads becomes the target
+    unused.graph.input.append(helper.make_tensor_value_info("goal", TensorProto.DOUBLE, ["N", 3]))
+    feeds["goal"] = np.ones((5, 3))
+    training = make_training_model(unused, loss="mse", target="goal", optimizer="sgd")
+    agree(training, feeds, float(((output(model, feeds) - 1) ** 2).mean()))
+
+    with pytest.raises(compiler.InputError, match=r"'x' is DOUBLE\[N, 3\], but the targets of 'y' are DOUBLE\[N, 4\]"):
+        make_training_model(linear(["N", 4]), loss="mse", target="x")
+
+
+def test_a_loss_of_your_own_reads_inputs_and_outputs_but_nothing_inside() -> None:
+    def loss(*formals: str) -> onnx.FunctionProto:
+        first, second = formals
+        nodes = [
+            helper.make_node("Sub", [first, second], ["error"]),
+            helper.make_node("Mul", ["error", "error"], ["square"]),
+            helper.make_node("ReduceMean", ["square"], ["cost"], keepdims=0),
+        ]
+        return helper.make_function("mine", "squares", formals, ["cost"], nodes, [helper.make_opsetid("", 17)])
+
+    model = linear(["N", 3], [("Relu", {})])
+    feeds = {"x": inputs([5, 3])}
+    for formals in (("y", "x"), ("x", "y"), ("prediction", "x"), ("x", "prediction")):
+        training = make_training_model(model, loss=loss(*formals), optimizer="sgd")
+        assert not training.training_info[0].algorithm.input
+        agree(training, feeds, float(((output(model, feeds, "y") - feeds["x"]) ** 2).mean()))
+
+    training = make_training_model(model, loss=loss("y", "y0"), optimizer="sgd")  # y0 is inside, so this is another one
+    (target,) = training.training_info[0].algorithm.input
+    feeds[target.name] = np.ones((5, 3))
+    agree(training, feeds, float(((output(model, feeds, "y") - 1) ** 2).mean()))

@@ -132,6 +132,61 @@ def test_outputs_that_are_left_out_need_not_be_supported() -> None:
         make_training_model(model, outputs=["bets"])
 
 
+@pytest.mark.parametrize("lowest", [-np.inf, float(np.finfo(np.float32).min), -1e4])
+def test_the_mask_of_attention_does_not_train(lowest: float) -> None:
+    """As PyTorch's exporter folds a causal mask; a bias for positions beside it does."""
+    mask = np.where(np.tri(3, dtype=bool), 0, lowest).astype(np.float32)
+    picked = np.tri(3, dtype=np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h1"]),
+        helper.make_node("Add", ["h1", "mask"], ["h2"]),
+        helper.make_node("Add", ["h2", "bias"], ["h3"]),
+        helper.make_node("Softmax", ["h3"], ["h4"]),
+        helper.make_node("Mul", ["h4", "picked"], ["y"]),
+    ]
+    given = {"w": numbers(3, 3), "mask": mask, "bias": numbers(3, 3), "picked": picked}
+    training = make_training_model(model_of(nodes, given, y=(3, 3), x=(3, 3)), loss="mse")
+    assert trained(training) == {"w", "bias"}
+
+
+def test_weights_that_a_loop_hands_on_train() -> None:
+    """As tf2onnx writes a recurrent layer that is none of ONNX's; the state that changes is no weight."""
+
+    def value(name: str, dtype: int, shape: Any) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, dtype, shape)
+
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["going_on"]),
+            helper.make_node("MatMul", ["h", "weight"], ["h_weight"]),
+            helper.make_node("Add", ["h_weight", "shift"], ["h_next"]),
+            helper.make_node("Identity", ["weight"], ["weight_same"]),
+        ],
+        "body",
+        [
+            value("i", TensorProto.INT64, []),
+            value("going", TensorProto.BOOL, []),
+            value("h", TensorProto.FLOAT, None),
+            value("weight", TensorProto.FLOAT, [2, 2]),
+            value("shift", TensorProto.FLOAT, [2]),
+        ],
+        [
+            value("going_on", TensorProto.BOOL, []),
+            value("h_next", TensorProto.FLOAT, None),
+            value("weight_same", TensorProto.FLOAT, [2, 2]),
+            value("shift", TensorProto.FLOAT, [2]),
+        ],
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["h0"]),
+        helper.make_node("Loop", ["three", "", "h0", "w", "b"], ["y", "w_after", "b_after"], body=body),
+    ]
+    given = {"first": numbers(3, 2), "w": numbers(2, 2), "b": numbers(2), "three": np.array(3)}
+    training = checked(make_training_model(model_of(nodes, given), loss="mse", target="t", optimizer="sgd"))
+    assert trained(training) == {"first", "w", "b"}
+    assert compiler.check(training) == ()
+
+
 def test_a_model_of_arithmetic_only_trains_its_constants() -> None:
     nodes = [helper.make_node("Mul", ["x", "a"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])]
     model = model_of(nodes, {"a": numbers(3), "b": numbers(3)}, y=("N", 3))
@@ -144,13 +199,14 @@ def test_a_model_of_arithmetic_only_trains_its_constants() -> None:
         ({"train": "haed.*"}, r"train: no weight matches 'haed\.\*'"),
         ({"train": "head.v"}, r"no weight matches 'head.v' \(did you mean 'head.w'\?\)"),
         ({"freeze": "conv*"}, r"freeze: no weight matches 'conv\*': there are 'turned'"),
-        ({"freeze": "*"}, r"every parameter is frozen: train=None and freeze='\*' leave none of"),
+        ({"freeze": "*"}, r"every parameter is frozen: freeze='\*' leaves none of"),
         ({"loss": "cross_entorpy"}, r"there is no loss 'cross_entorpy' \(did you mean 'cross_entropy'\?\)"),
         ({"output": "Y"}, r"the model has no output 'Y' \(did you mean 'y'\?\)"),
         ({"loss": {"z": "mse"}}, r"the model has no output 'z'"),
         ({"loss": {"y": "mse"}, "output": "y"}, r"output= is for one loss"),
         ({"loss_weights": {"z": 1.0}}, r"loss_weights: output 'z' has no loss"),
-        ({"loss": "mse", "target": "x"}, r"target: the model has a value 'x' already"),
+        ({"loss": "mse", "target": "head.w"}, r"target: the model has a value 'head.w' already"),
+        ({"loss": "cross_entropy", "target": "x"}, r"input 'x' is FLOAT\[.*\], but the targets of 'y' are INT64\[N\]"),
         ({"optimizer": "adma"}, r"no optimizer 'adma' \(did you mean 'adam'\?\)"),
         ({"frezee": "head.*"}, r"make_training_model has no argument 'frezee' \(did you mean 'freeze'\?\)"),
         ({"batch_norm": "eval"}, r"batch_norm must be one of auto, train, frozen, not 'eval'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from itertools import product as cartesian
 from math import prod
 
@@ -11,8 +12,16 @@ import numpy as np
 
 from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Temp, Words, lowers
 from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
-from compiler.codegen.kernels.gemm_tile import blocks, factors_of, make_pack, make_store, pack_rows, parts
-from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_tile
+from compiler.codegen.kernels.gemm_tile import (
+    blocks,
+    factors_of,
+    make_pack,
+    make_store,
+    pack_columns,
+    pack_panels,
+    parts,
+)
+from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_micro_add, make_tile
 from compiler.errors import Problem, UnsupportedError
 
 HEADER = 15  # words of a product before its table of offsets
@@ -25,10 +34,13 @@ def make_gemm(dtype: str) -> Kernel:
 
     shape: words as `Product.calls` makes them. a and b are read with any strides. alpha, beta: bits of float64. c: 0
     for none. b is packed into scratch, a panel and a block of its rows at a time, unless shape says to read it in
-    place. Sums are cut into blocks; an element is a chain of multiply-adds for each, added in order.
+    place. Sums are cut into blocks; an element is a chain of multiply-adds for each, added in order. A whole tile goes
+    from registers to y where alpha is 1 and c, if there is one, is added as it is; others go through `store`, which
+    gives the same bits.
     """
     mr, nr, size, _, _ = parts(dtype)
-    micro, pack, store = make_micro(dtype, a_row_table=True), make_pack(dtype), make_store(dtype)
+    micro, whole_micro = make_micro(dtype, a_row_table=True), make_micro_add(dtype, a_row_table=True)
+    pack, store = make_pack(dtype), make_store(dtype)
     tile, table, (factors, prepare) = make_tile(mr * nr, dtype), make_tile(mr, "i64"), factors_of(dtype)
 
     @kernel
@@ -40,6 +52,7 @@ def make_gemm(dtype: str) -> Kernel:
         t, at, f = tile(), table(), factors()
         rows = i64(at, 1)
         prepare(f, alpha, beta)
+        plain = alpha == ONE and (c == 0 or (beta == ONE and csc == 1))
         held = -1  # the panel that scratch holds whole
         for item in range(lo, hi):
             panel = item // groups
@@ -59,9 +72,12 @@ def make_gemm(dtype: str) -> Kernel:
                 for i0 in range(first, last, mr):
                     for i in range(mr):
                         rows[i] = i0 * k + i if packed_a != 0 else min(i0 + i, m - 1) * rsa
-                    micro(a0 + size * k0 * csa, at, csa, right, ldb, q, t, nr)
                     out = y0 + size * i0 * n
                     term = out if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0)
+                    if plain and nj == nr and i0 + mr <= last:
+                        whole_micro(a0 + size * k0 * csa, at, csa, right, ldb, q, out, n, term, n if k0 != 0 else rsc)
+                        continue
+                    micro(a0 + size * k0 * csa, at, csa, right, ldb, q, t, nr)
                     store(0, min(mr, last - i0), t, nj, out, n, term, rsc, csc, f)
                 k0 += block
 
@@ -85,8 +101,11 @@ class Product:
     alpha: float = 1.0
     beta: float = 1.0
 
-    def calls(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> list[Call]:
-        """The calls that compute it. c: 0 if there is none. UnsupportedError: not for this element type."""
+    def calls(self, dtype: str, a: In, b: In, c: In | int, y: Out, *, fixed_b: bool = False) -> list[Call]:
+        """The calls that compute it. c: 0 if there is none. UnsupportedError: not for this element type.
+
+        fixed_b: b is the same in all iterations of a loop around, so that it pays to pack it in a call of its own.
+        """
         if dtype in NUMBERS:
             return [self._integer_call(dtype, a, b, c, y)]
         if dtype not in TILE:
@@ -98,19 +117,23 @@ class Product:
         groups = min(-(-tiles // 4), max(-(-tiles // 64), -(-8 // max(1, panels * len(self.offsets)))))
         height = -(-tiles // max(1, groups)) * mr
         groups = -(-self.m // height) if height else 0
-        # Columns of a or rows of b that are far apart miss the cache on every use: many uses pay for a copy.
-        packed_b = self.b[1] != 1 or (tiles > 2 and self.k * self.n * size > 16384)
-        packed_a = self.a[0] == 1 and self.k > 192 and panels > 4 and len(self.offsets) == 1
+        # Rows of b, or of a that is read down its columns, which are far apart meet in few sets of the cache.
+        packed_b = self.b[1] != 1 or (tiles > 2 and self.k * self.b[0] * size > 16384)
+        packed_a = self.a[0] == 1 and self.a[1] > 1 and self.k * self.a[1] * size > 16384 and len(self.offsets) == 1
         left: tuple[In | Temp, tuple[int, int]] = (a, self.a)
+        right: tuple[In | Temp, tuple[int, int]] = (b, self.b)
         before: list[Call] = []
         if packed_a:
-            rows = pack_rows(dtype, a, mr, 1, self.m, (0, *self.a), self.k, [[0]])
-            before, left = [rows.call], (rows.memory, (0, mr))
-        extents = (self.m, self.n, self.k, *left[1], *self.b, *self.c)
+            columns = pack_columns(dtype, a, self.k, self.m, self.a[1])
+            before, left = [columns.call], (columns.memory, (0, mr))
+        if fixed_b and self.k * self.n * size > 4096 and len(self.offsets) == 1:
+            packed = pack_panels(dtype, b, self.k, self.n, self.b)
+            before, right, packed_b = [*before, packed.call], (packed.memory, (nr, self.k)), False
+        extents = (self.m, self.n, self.k, *left[1], *right[1], *self.c)
         words = (*extents, block, height, groups, panels, int(packed_b), int(packed_a))
         assert len(words) == HEADER
         table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
-        args: tuple[Arg, ...] = (left[0], b, c, y, Number(self.alpha), Number(self.beta), table)
+        args: tuple[Arg, ...] = (left[0], right[0], c, y, Number(self.alpha), Number(self.beta), table)
         scratch = Scratch(block * nr * size if packed_b else 0)
         return [*before, Call(make_gemm(dtype), len(self.offsets) * panels * groups, (*args, scratch))]
 
@@ -135,10 +158,10 @@ def gemm(site: Site) -> list[Call]:
     if site.has(2) and beta != 0:
         rows, columns = (1, 1, *site.type(2).shape)[-2:]
         c, strides = site.read(2), (columns if rows > 1 else 0, 1 if columns > 1 else 0)
-    a = (1, m) if trans_a else (k, 1)
-    b = (1, k) if trans_b else (n, 1)
+    (ra, ca), (rb, cb) = site.strides(0), site.strides(1)
+    a, b = (ca, ra) if trans_a else (ra, ca), (cb, rb) if trans_b else (rb, cb)
     p = Product(m, n, k, a, b, strides, alpha=float(site.attr("alpha")), beta=beta)
-    return p.calls(t.dtype, site.read(0), site.read(1), c, site.write())
+    return p.calls(t.dtype, site.read(0), site.read(1), c, site.write(), fixed_b=site.is_fixed(1))
 
 
 @lowers("MatMul")
@@ -146,12 +169,14 @@ def matmul(site: Site) -> list[Call]:
     """numpy.matmul: operands of rank 1, and batches that broadcast."""
     left, right = site.type(0).shape, site.type(1).shape
     m, k, n = (left[-2] if len(left) > 1 else 1), left[-1], (right[-1] if len(right) > 1 else 1)
+    a, b = (site.strides(0) if len(left) > 1 else (k, 1)), (site.strides(1) if len(right) > 1 else (n, 1))
     batch_a, batch_b = left[:-2], right[:-2]
-    if prod(batch_b) == 1:  # one matrix for all: its rows are those of the whole batch
-        p = Product(prod(batch_a) * m, n, k, (k, 1), (n, 1))
+    rows = merged((*batch_a, m), a[:-1]) if prod(batch_b) == 1 else None
+    if rows is not None:  # one matrix for all: its rows are those of the whole batch
+        p = Product(prod(batch_a) * m, n, k, (rows, a[-1]), (b[-2], b[-1]))
     else:
         batch = np.broadcast_shapes(batch_a, batch_b)
-        steps = [_steps(batch_a, batch, m * k), _steps(batch_b, batch, k * n)]
+        steps = [_steps(batch_a, batch, a), _steps(batch_b, batch, b)]
         offsets = tuple(
             (
                 sum(i * s for i, s in zip(z, steps[0], strict=True)),
@@ -160,11 +185,18 @@ def matmul(site: Site) -> list[Call]:
             )
             for z in cartesian(*map(range, batch))
         )
-        p = Product(m, n, k, (k, 1), (n, 1), offsets=offsets)
-    return p.calls(site.type(0).dtype, site.read(0), site.read(1), 0, site.write())
+        p = Product(m, n, k, (a[-2], a[-1]), (b[-2], b[-1]), offsets=offsets)
+    return p.calls(site.type(0).dtype, site.read(0), site.read(1), 0, site.write(), fixed_b=site.is_fixed(1))
 
 
-def _steps(shape: tuple[int, ...], batch: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Elements from one index of each batch axis to the next, for a contiguous operand whose matrix has `size`."""
-    own = (1,) * (len(batch) - len(shape)) + shape
-    return tuple(0 if own[i] == 1 else prod(own[i + 1 :]) * size for i in range(len(batch)))
+def merged(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The stride of axes that are one, None if they are not."""
+    axes = [(n, s) for n, s in zip(shape, strides, strict=True) if n > 1]
+    one = all(a[1] == b[0] * b[1] for a, b in pairwise(axes))
+    return (axes[-1][1] if axes else strides[-1]) if one else None
+
+
+def _steps(shape: tuple[int, ...], batch: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements from one index of each batch axis to the next, for an operand with these batch axes and strides."""
+    missing = len(batch) - len(shape)
+    return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=False))

@@ -20,6 +20,7 @@ from compiler.codegen.native import (
     Inline,
     Kernel,
     Primitive,
+    Tile,
     f64_of_bits,
     i64,
     inline,
@@ -92,9 +93,12 @@ def make_pack(dtype: str) -> Kernel:
                 line(u, 0, 0, src + size * (lo + q) * rs, 0, 1, dst + size * (lo + q) * nr, 0)
             return
         whole = count // side * side if rs == 1 else 0
-        for j in range(n // side * side, nr if whole else 0):
+        if n < nr:
+            for q in range(whole * nr):
+                d[q] = zero
+        for j in range(n // side * side, n if whole else 0):
             for q in range(whole):
-                d[q * nr + j] = s[q + j * cs] if j < n else zero
+                d[q * nr + j] = s[q + j * cs]
         for j0 in range(0, n // side * side, side):
             for q0 in range(0, whole, side):
                 turn(src + size * (lo + q0 + j0 * cs), cs, dst + size * ((lo + q0) * nr + j0), nr)
@@ -164,7 +168,7 @@ def make_pack_rows(dtype: str) -> Kernel:
 
 
 class Packed(NamedTuple):
-    """The result of `pack_rows`: the call, and its memory for the kernel that reads it."""
+    """What packs an operand: the call, and its memory for the kernel that reads it."""
 
     call: Call
     memory: Temp
@@ -189,6 +193,76 @@ def pack_rows(
     words = Words((width, groups, blocks, m, *steps, cin, *(v for phase in phases for v in (len(phase), *phase))))
     call = Call(make_pack_rows(dtype), len(phases) * groups * blocks, (src, words, Temp("rows", nbytes)))
     return Packed(call, Temp("rows", nbytes, writes=False))
+
+
+STRIP = 16
+"""Rows that `pack_columns` goes through at a time: as many lines at a large stride as surely stay in the L1 cache."""
+
+
+@cache
+def make_pack_columns(dtype: str) -> Kernel:
+    """pack_columns(lo, hi, src, k, m, ld, dst): blocks of mr columns of a matrix [k, m]: dst[block][k][mr].
+
+    ld: from row to row. Columns beyond the last repeat it. A range counts blocks. It moves whole vectors, which are
+    longer than mr elements: what is written too much the next row overwrites, so the last row goes by elements.
+    """
+    mr, _, size, number, ptr = parts(dtype)
+    line = make_micro(dtype, Tile(1, 1, 1 << (mr - 1).bit_length()))
+    unit, one = make_tile(1, dtype), number(1)
+
+    @kernel
+    def pack_columns(lo: int, hi: int, src: int, k: int, m: int, ld: int, dst: int) -> None:
+        u = unit()
+        ptr(u, 2)[0] = one
+        for q0 in range(0, k, STRIP):
+            q1 = min(q0 + STRIP, k)
+            for block in range(lo, hi):
+                at, to = src + size * block * mr, dst + size * block * k * mr
+                whole = min(q1, k - 1) if (block + 1) * mr <= m else q0
+                for q in range(q0, whole):
+                    line(u, 0, 0, at + size * q * ld, 0, 1, to + size * q * mr, 0)
+                for q in range(whole, q1):
+                    s, d = ptr(at + size * q * ld, 0), ptr(to + size * q * mr, 1)
+                    for i in range(mr):
+                        d[i] = s[min(i, m - 1 - block * mr)]
+
+    return pack_columns
+
+
+def pack_columns(dtype: str, src: In, k: int, m: int, ld: int) -> Packed:
+    """Columns of a matrix [k, m] in blocks of mr: the call, and the memory [block][k][mr]."""
+    mr, _, size, _, _ = parts(dtype)
+    blocks = -(-m // mr)
+    nbytes = size * blocks * k * mr
+    call = Call(make_pack_columns(dtype), blocks, (src, k, m, ld, Temp("columns", nbytes)))
+    return Packed(call, Temp("columns", nbytes, writes=False))
+
+
+@cache
+def make_pack_panels(dtype: str) -> Kernel:
+    """pack_panels(lo, hi, src, k, n, rs, cs, dst): panels of nr columns of a matrix [k, n]: dst[panel][k][nr].
+
+    rs, cs: from row to row and from column to column. A range counts panels.
+    """
+    _, nr, size, _, _ = parts(dtype)
+    pack = make_pack(dtype)
+
+    @kernel
+    def pack_panels(lo: int, hi: int, src: int, k: int, n: int, rs: int, cs: int, dst: int) -> None:
+        for panel in range(lo, hi):
+            at = src + size * panel * nr * cs
+            pack(0, k, at, rs, cs, min(nr, n - panel * nr), dst + size * panel * k * nr)
+
+    return pack_panels
+
+
+def pack_panels(dtype: str, src: In, k: int, n: int, strides: tuple[int, int]) -> Packed:
+    """Columns of a matrix [k, n] in panels of nr: the call, and the memory [panel][k][nr]."""
+    _, nr, size, _, _ = parts(dtype)
+    panels = -(-n // nr)
+    nbytes = size * panels * k * nr
+    call = Call(make_pack_panels(dtype), panels, (src, k, n, *strides, Temp("panels", nbytes)))
+    return Packed(call, Temp("panels", nbytes, writes=False))
 
 
 FACTORS = 6

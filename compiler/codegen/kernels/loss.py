@@ -1,4 +1,4 @@
-"""NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and the gradient of the first.
+"""NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and their gradients.
 
 Log-probabilities are [N, C, D]: samples, classes, and all further axes as one. Labels are checked before the step
 writes anything; the kernels here stay inside their memory whatever a label is.
@@ -18,7 +18,11 @@ from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.softmax import softmax_calls
 from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, kernel, pointer
+from compiler.codegen.native.math import exp
 from compiler.ir.types import Tensor, numpy_dtype
+
+FEW, TOGETHER = 64, 1024
+"""Classes that are few for a row of their own, and about how many elements are then taken together."""
 
 
 @dataclass(frozen=True)
@@ -277,15 +281,85 @@ def negative_log_likelihood_loss_grad(site: Site) -> list[Call]:
         return []
     name, inner = out.dtype, prod(out.shape[2:])
     labels = labels_of(site, 1, out.shape[1])
-    weights = site.read(2) if site.has(2) else None
+    calls, args = _shares(site, labels, site.read(2) if site.has(2) else None, name)
+    args += (site.write(), labels.words)
+    if inner == 1:
+        return [*calls, Call(make_gradient_rows(name, labels.dtype), out.shape[0], args)]
+    planes = Call(make_gradient_planes(name, labels.dtype), out.shape[0] * out.shape[1], (*args, inner))
+    return [*calls, planes]
+
+
+def _shares(site: Site, labels: Labels, weights: In | None, name: str) -> tuple[list[Call], tuple[Arg, ...]]:
+    """Arguments that give the share of each sample in the loss, from dy on, and calls that come first."""
     how = site.attr("reduction", "mean")
     calls: list[Call] = []
     total: Arg = _number(name, labels.count if how == "mean" else 1)
     if how == "mean" and (weights is not None or labels.ignored is not None):
         calls, total = total_weight(labels, weights, name)
-    args: tuple[Arg, ...] = (site.read(0), int(how == "none"), labels.source)
-    args += (weights or site.read(0), int(weights is not None), total, site.write(), labels.words)
-    if inner == 1:
-        return [*calls, Call(make_gradient_rows(name, labels.dtype), out.shape[0], args)]
-    planes = Call(make_gradient_planes(name, labels.dtype), out.shape[0] * out.shape[1], (*args, inner))
-    return [*calls, planes]
+    dy = site.read(0)
+    return calls, (dy, int(how == "none"), labels.source, weights or dy, int(weights is not None), total)
+
+
+@cache
+def make_score_gradient(name: str, label: str) -> Kernel:
+    """Rows of classes: share * (exp(log_prob) - 1 at the label). Arguments as for `make_gradient_planes`, and log_prob.
+
+    Rows of few classes would leave most lanes of a vector empty: their exponentials are taken many rows at a time.
+    """
+    ptr, index = pointer(name), pointer(label)
+    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
+    zero, one = dtype(name).value(0), dtype(name).value(1)
+
+    @kernel
+    def score_gradient(
+        lo: int,
+        hi: int,
+        dy: int,
+        step: int,
+        labels: int,
+        weights: int,
+        weighted: int,
+        total: int,
+        log_prob: int,
+        dst: int,
+        meta: int,
+    ) -> None:
+        m, g, w, whole = i64(meta, 5), ptr(dy, 0), ptr(weights, 2), ptr(total, 3)[0]
+        classes, ignoring, ignored = m[0], m[1], m[2]
+        few = classes < FEW
+        group = max(1, TOGETHER // classes)
+        for first in range(lo, hi, group):
+            at, rows = size * first * classes, min(group, hi - first)
+            p = index(labels + label_size * first, 1)
+            if few:
+                x, y = ptr(log_prob + at, 6), ptr(dst + at, 4)
+                for i in range(rows * classes):
+                    y[i] = exp(x[i])
+            for r in range(rows):
+                c: Any = np.int64(p[r])
+                share, hit = zero, 0 <= c < classes and not (ignoring and c == ignored)
+                if hit:
+                    share = -g[(first + r) * step] / whole * (w[c] if weighted else one)
+                x, y = ptr(log_prob + at + size * r * classes, 6), ptr(dst + at + size * r * classes, 4)
+                if few:
+                    for i in range(classes):
+                        y[i] = -(y[i] * share)
+                else:
+                    for i in range(classes):
+                        y[i] = -(exp(x[i]) * share)
+                if hit:
+                    y[c] += share
+
+    return score_gradient
+
+
+@lowers("onnxc.SoftmaxCrossEntropyLossGrad")
+def softmax_cross_entropy_loss_grad(site: Site) -> list[Call]:
+    """Inputs dy, log_prob [N, C], labels, weights?; attributes reduction, ignore_index."""
+    out = site.out()
+    if not out.size:
+        return []
+    labels = labels_of(site, 2, out.shape[1])
+    calls, args = _shares(site, labels, site.read(3) if site.has(3) else None, out.dtype)
+    args += (site.read(1), site.write(), labels.words)
+    return [*calls, Call(make_score_gradient(out.dtype, labels.dtype), out.shape[0], args)]

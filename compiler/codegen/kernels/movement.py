@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
 from math import prod
@@ -15,14 +15,16 @@ from compiler.codegen.kernels.index import bound_checks
 from compiler.codegen.kernels.strided import BITS, Axis, contiguous, copy_box
 from compiler.codegen.native import ITEMSIZE, Kernel, f32, f64, i64, kernel, pointer
 from compiler.ir.slices import slice_range
-from compiler.ir.types import Tensor, TensorType
+from compiler.ir.types import Tensor
 from compiler.ir.types import numpy_dtype as numpy_dtype_of
 
 
-def transposed(size: int, shape: Sequence[int], perm: Sequence[int], src: In, dst: Out) -> list[Call]:
-    """The dense tensor of `shape` in src, its axes permuted, densely to dst."""
+def transposed(
+    size: int, shape: Sequence[int], perm: Sequence[int], src: In, dst: Out, strides: Sequence[int] | None = None
+) -> list[Call]:
+    """The tensor of `shape` in src, dense or with strides, its axes permuted, densely to dst."""
     steps = contiguous([shape[p] for p in perm])
-    source = contiguous(shape)
+    source = strides or contiguous(shape)
     return copy_box(size, [Axis(shape[p], source[p], steps[i]) for i, p in enumerate(perm)], src, dst)
 
 
@@ -31,7 +33,7 @@ def transpose(site: Site) -> list[Call]:
     """Attribute perm; reversed axes by default."""
     t = site.type(0)
     perm = site.attr("perm") or tuple(reversed(range(t.rank)))
-    return transposed(item_size(t), t.shape, perm, site.read(0), site.write())
+    return transposed(item_size(t), t.shape, perm, site.read(0), site.write(), site.strides(0))
 
 
 @lowers("DepthToSpace")
@@ -57,10 +59,10 @@ def space_to_depth(site: Site) -> list[Call]:
 def expand(site: Site) -> list[Call]:
     """Broadcast to the output's shape."""
     t, out = site.type(0), site.out()
-    shape = (1,) * (out.rank - t.rank) + t.shape
+    shape, source = (1,) * (out.rank - t.rank) + t.shape, (0,) * (out.rank - t.rank) + site.strides(0)
     box = [
         Axis(n, 0 if have == 1 else s, d)
-        for n, have, s, d in zip(out.shape, shape, contiguous(shape), contiguous(out.shape), strict=True)
+        for n, have, s, d in zip(out.shape, shape, source, contiguous(out.shape), strict=True)
     ]
     return copy_box(item_size(t), box, site.read(0), site.write())
 
@@ -82,7 +84,7 @@ def slice_(site: Site) -> list[Call]:
     starts, ends = known_ints(site, 1, "starts"), known_ints(site, 2, "ends")
     axes = known_ints(site, 3, "axes") if site.has(3) else range(len(starts))
     steps = known_ints(site, 4, "steps") if site.has(4) else (1,) * len(starts)
-    source = contiguous(t.shape)
+    source = site.strides(0)
     step, at = [1] * t.rank, 0
     for axis, start, end, by in zip((normalized(a, t.rank) for a in axes), starts, ends, steps, strict=True):
         at += slice_range(t.shape[axis], start, end, by).start * source[axis]
@@ -91,41 +93,38 @@ def slice_(site: Site) -> list[Call]:
     return copy_box(item_size(t), box, site.read(0), site.write(), at if out.size else 0)
 
 
-def _parts(whole: TensorType, parts: Sequence[TensorType], axis: int) -> list[tuple[list[Axis], int]]:
-    """For each part of a tensor cut along an axis: (extent, stride in the part, stride in the whole), its corner."""
-    steps = contiguous(whole.shape)
-    corners = accumulate((p.shape[axis] for p in parts), initial=0)
-    return [
-        ([Axis(*a) for a in zip(p.shape, contiguous(p.shape), steps, strict=True)], corner * steps[axis])
-        for p, corner in zip(parts, corners, strict=False)
-    ]
+def _corners(sizes: Iterable[int]) -> Iterable[int]:
+    """Where parts that follow each other along an axis begin."""
+    return accumulate(sizes, initial=0)
 
 
 @lowers("Concat")
 def concat(site: Site) -> list[Call]:
     """Attribute axis. A call for each input, on disjoint parts of the output."""
-    out = site.out()
-    parts = _parts(out, [site.type(i) for i in range(len(site.node.inputs))], normalized(site.attr("axis"), out.rank))
-    size = item_size(out)
-    return [c for i, (box, at) in enumerate(parts) for c in copy_box(size, box, site.read(i), site.write(), dst_at=at)]
+    out, count = site.out(), len(site.node.inputs)
+    axis, steps, size = normalized(site.attr("axis"), out.rank), contiguous(out.shape), item_size(out)
+    calls = []
+    for i, corner in zip(range(count), _corners(site.type(i).shape[axis] for i in range(count)), strict=False):
+        box = [Axis(*a) for a in zip(site.type(i).shape, site.strides(i), steps, strict=True)]
+        calls += copy_box(size, box, site.read(i), site.write(), dst_at=corner * steps[axis])
+    return calls
 
 
 @lowers("Split")
 def split(site: Site) -> list[Call]:
     """Attribute axis; input split or attribute num_outputs: the sizes. Outputs may be absent."""
     t, count = site.type(0), len(site.node.outputs)
-    axis = normalized(site.attr("axis", 0), t.rank)
+    axis, steps = normalized(site.attr("axis", 0), t.rank), site.strides(0)
     sizes = site.ints(1)
     if sizes is None:
         whole = -(-t.shape[axis] // site.attr("num_outputs", count))
         sizes = tuple(max(0, min(whole, t.shape[axis] - i * whole)) for i in range(count))
-    pieces = [TensorType(t.dtype, (*t.shape[:axis], n, *t.shape[axis + 1 :])) for n in sizes]
     calls = []
-    for i, (box, at) in enumerate(_parts(t, pieces, axis)[:count]):
-        if not site.node.outputs[i]:
-            continue
-        back = [Axis(n, whole, part) for n, part, whole in box]
-        calls += copy_box(item_size(t), back, site.read(0), site.write(i), src_at=at)
+    for i, (n, corner) in enumerate(zip(sizes[:count], _corners(sizes), strict=False)):
+        if site.node.outputs[i]:
+            shape = (*t.shape[:axis], n, *t.shape[axis + 1 :])
+            box = [Axis(*a) for a in zip(shape, steps, contiguous(shape), strict=True)]
+            calls += copy_box(item_size(t), box, site.read(0), site.write(i), src_at=corner * steps[axis])
     return calls
 
 

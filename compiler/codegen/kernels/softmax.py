@@ -115,13 +115,42 @@ def make_columns(name: str, logarithm: bool) -> Kernel:
     return softmax_columns
 
 
+SHORT = 16
+"""Elements of rows that are too short to fill the lanes of a vector."""
+
+
+@cache
+def make_short_rows(name: str, logarithm: bool) -> Kernel:
+    """Along dense rows of 0 < n <= SHORT elements, turned to columns WIDTH at a time; the range counts rows."""
+    ptr, size, columns = pointer(name), ITEMSIZE[name], make_columns(name, logarithm)
+    before, after = make_tile(SHORT * WIDTH, name), make_tile(SHORT * WIDTH, name)
+
+    @kernel
+    def softmax_short_rows(lo: int, hi: int, src: int, dst: int, n: int) -> None:
+        s, t = before(), after()
+        p, q = ptr(s, 2), ptr(t, 3)
+        for first in range(lo, hi, WIDTH):
+            width = min(WIDTH, hi - first)
+            x, y = ptr(src + size * first * n, 0), ptr(dst + size * first * n, 1)
+            for k in range(n):
+                for j in range(width):
+                    p[k * width + j] = x[j * n + k]
+            columns(0, 1, s, t, n, width)
+            for k in range(n):
+                for j in range(width):
+                    y[j * n + k] = q[k * width + j]
+
+    return softmax_short_rows
+
+
 def softmax_calls(t: TensorType, axis: int, logarithm: bool, src: In, dst: Out | Temp) -> list[Call]:
     """Softmax or its logarithm of a dense tensor along an axis."""
     if not t.size:
         return []
     outer, n, inner = around(t.shape, axis)
     if inner == 1:
-        return [Call(make_rows(t.dtype, logarithm), outer, (src, dst, n))]
+        make = make_short_rows if n <= SHORT else make_rows
+        return [Call(make(t.dtype, logarithm), outer, (src, dst, n))]
     return [Call(make_columns(t.dtype, logarithm), outer * -(-inner // WIDTH), (src, dst, n, inner))]
 
 

@@ -39,7 +39,8 @@ vectorize, for float64 they call libm; isnan, isinf; the rest (sqrt, sin, floor,
 `int_mul`, `int_shl`, ... keep the operands' type and wrap; Numba's own operators on int64 leave overflow undefined.
 
 **Micro kernels** (vector.py): `TILE["f32"]` is (mr, nv, vl) of the register tile; `make_micro("f32")` gives
-`micro(a, rsa, csa, b, ldb, k, c, ldc)`; options take offsets of a and b from tables and accumulate.
+`micro(a, rsa, csa, b, ldb, k, c, ldc)`; options take offsets of a and b from tables and accumulate; `make_micro_add`
+adds a matrix at the end.
 `make_transpose(size)` gives `block(src, lds, dst, ldd)` over `transpose_block(size)` rows and columns.
 
 **Building**: `compile_objects(kernels, target, jobs)` -> objects (cached by content), `load(kernels or objects)` ->
@@ -97,7 +98,15 @@ from compiler.codegen.native.pool import Pool, make_pool
 from compiler.codegen.native.primitive import Primitive, primitive
 from compiler.codegen.native.target import Target
 from compiler.codegen.native.threads import atomic_add, atomic_load, atomic_max, atomic_store, barrier, share
-from compiler.codegen.native.vector import TILE, Tile, make_micro, make_transpose, tile_for, transpose_block
+from compiler.codegen.native.vector import (
+    TILE,
+    Tile,
+    make_micro,
+    make_micro_add,
+    make_transpose,
+    tile_for,
+    transpose_block,
+)
 
 __all__ = [
     "DTYPES",
@@ -153,6 +162,7 @@ __all__ = [
     "kernel",
     "load",
     "make_micro",
+    "make_micro_add",
     "make_pool",
     "make_tile",
     "make_transpose",

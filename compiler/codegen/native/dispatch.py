@@ -48,6 +48,7 @@ class Entry(Kernel):
         lines = [
             f"declare void @{self.kernel.symbol}({', '.join(['i64'] * count)})",
             f"define void @{self.symbol}(i64 %record, i64 %thread, i64 %threads) {{",
+            "entry:",
             "  %p = inttoptr i64 %record to ptr",
         ]
         for i in range(self.words):
@@ -56,11 +57,18 @@ class Entry(Kernel):
                 f"  %w{i} = load i64, ptr %q{i}, align 8",
             ]
         lines += [
+            "  %alone = icmp eq i64 %threads, 1",
+            "  br i1 %alone, label %share, label %divide",  # divisions are what takes longest here
+            "divide:",
             "  %t1 = add i64 %thread, 1",
             "  %nlo = mul i64 %w0, %thread",
             "  %nhi = mul i64 %w0, %t1",
-            "  %lo = sdiv i64 %nlo, %threads",
-            "  %hi = sdiv i64 %nhi, %threads",
+            "  %from = sdiv i64 %nlo, %threads",
+            "  %to = sdiv i64 %nhi, %threads",
+            "  br label %share",
+            "share:",
+            "  %lo = phi i64 [ 0, %entry ], [ %from, %divide ]",
+            "  %hi = phi i64 [ %w0, %entry ], [ %to, %divide ]",
             "  %some = icmp slt i64 %lo, %hi",
             "  br i1 %some, label %run, label %done",
             "run:",

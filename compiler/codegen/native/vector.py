@@ -3,6 +3,7 @@
 They name no target: LLVM splits or legalizes the vectors. Only the tile's size is chosen for one.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ def tile_for(name: str, target: Target | None = None) -> Tile:
 TILE = {name: tile_for(name) for name in ("f32", "f64")}
 
 Micro = Primitive[[int, int, int, int, int, int, int, int], None]
+MicroAdd = Primitive[[int, int, int, int, int, int, int, int, int, int], None]
 
 
 def make_micro(
@@ -65,25 +67,55 @@ def make_micro(
     Each element is one chain of multiply-adds (fused where the target can) in the order of q: its bits do not depend on
     the tile it falls in, nor on splitting k between calls that accumulate. k <= 0 stores zeros, or c as it was.
     """
-    mr, nv, vl = tile or TILE[name]
+    generate, plain = _micro(name, tile or TILE[name], a_row_table, a_col_table, b_table, accumulate)
+
+    def lowering(tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any) -> Any:
+        return types.void(*[types.int64] * 8), generate
+
+    def micro(a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int) -> None:
+        plain(a, rsa, csa, b, ldb, k, c, ldc, 0, 0)
+
+    return primitive(lowering)(micro)
+
+
+def make_micro_add(name: str, *, a_row_table: bool = False) -> MicroAdd:
+    """micro(a, rsa, csa, b, ldb, k, c, ldc, d, ldd): as `make_micro`, but c[i*ldc + j] is that sum + d[i*ldd + j].
+
+    d = 0: nothing is added.
+    """
+    generate, plain = _micro(name, TILE[name], a_row_table, False, False, False, term=True)
+
+    def lowering(
+        tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any, d: Any, ldd: Any
+    ) -> Any:
+        return types.void(*[types.int64] * 10), generate
+
+    return primitive(lowering)(plain)
+
+
+def _micro(
+    name: str, tile: Tile, a_row_table: bool, a_col_table: bool, b_table: bool, accumulate: bool, term: bool = False
+) -> tuple[Any, Callable[[int, int, int, int, int, int, int, int, int, int], None]]:
+    """The LLVM code of a micro kernel, and its plain Python. term: with the operands d and ldd."""
+    mr, nv, vl = tile
     element = dtype(name)
     scalar, size = element.storage, element.size
     vec, zero = ir.VectorType(scalar, vl), ir.Constant(ir.VectorType(scalar, vl), [0.0] * vl)
     pointer, table = scalar.as_pointer(), I64.as_pointer()
 
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
-        a_at, rsa, csa, b_at, ldb, k, c_at, ldc = args
+        a_at, rsa, csa, b_at, ldb, k, c_at, ldc = args[:8]
         a0, b0, c0 = (b.inttoptr(p, pointer) for p in (a_at, b_at, c_at))
         fma = cgutils.get_or_insert_function(
             b.module, ir.FunctionType(vec, [vec] * 3), f"llvm.fmuladd.v{vl}f{8 * size}"
         )  # fused where the target can
 
         def offset(base: Any, i: Any) -> Any:
-            return _load(b, b.gep(b.inttoptr(base, table), [i]), I64, 8)
+            return load(b, b.gep(b.inttoptr(base, table), [i]), I64, 8)
 
         rows = [b.gep(a0, [offset(rsa, I64(i)) if a_row_table else b.mul(rsa, I64(i))]) for i in range(mr)]
         to = [[b.gep(c0, [b.add(b.mul(ldc, I64(i)), I64(j * vl))]) for j in range(nv)] for i in range(mr)]
-        start = [[_load(b, to[i][j], vec, size) if accumulate else zero for j in range(nv)] for i in range(mr)]
+        start = [[load(b, to[i][j], vec, size) if accumulate else zero for j in range(nv)] for i in range(mr)]
         before, loop, done = b.block, b.append_basic_block("k"), b.append_basic_block("done")
         b.cbranch(b.icmp_signed(">", k, I64(0)), loop, done)
 
@@ -92,10 +124,10 @@ def make_micro(
         acc = [[b.phi(vec) for _ in range(nv)] for _ in range(mr)]
         at = offset(csa, q) if a_col_table else col
         line = b.gep(b0, [offset(ldb, q) if b_table else row])
-        right = [_load(b, b.gep(line, [I64(j * vl)]), vec, size) for j in range(nv)]
+        right = [load(b, b.gep(line, [I64(j * vl)]), vec, size) for j in range(nv)]
         new = []
         for i in range(mr):
-            left = _splat(b, _load(b, b.gep(rows[i], [at]), scalar, size), vec)
+            left = splat(b, load(b, b.gep(rows[i], [at]), scalar, size), vec)
             new.append([b.call(fma, [left, right[j], acc[i][j]]) for j in range(nv)])
         here = b.block  # checked loads make blocks of their own
         nexts = b.add(q, I64(1)), b.add(col, csa), b.add(row, ldb)
@@ -114,15 +146,22 @@ def make_micro(
             for j in range(nv):
                 out[i][j].add_incoming(start[i][j], before)
                 out[i][j].add_incoming(new[i][j], here)
-        for i in range(mr):
-            for j in range(nv):
-                _store(b, out[i][j], to[i][j], size)
+        if term:
+            d, ldd = args[8:]
+            with b.if_else(b.icmp_signed("!=", d, I64(0))) as (add, leave):
+                with add:
+                    d0 = b.inttoptr(d, pointer)
+                    for i in range(mr):
+                        more = [b.gep(d0, [b.add(b.mul(ldd, I64(i)), I64(j * vl))]) for j in range(nv)]
+                        for j in range(nv):
+                            store(b, b.fadd(out[i][j], load(b, more[j], vec, size)), to[i][j], size)
+                with leave:
+                    _store_tile(b, out, to, size)
+        else:
+            _store_tile(b, out, to, size)
         return void(cx)
 
-    def lowering(tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any) -> Any:
-        return types.void(*[types.int64] * 8), generate
-
-    def micro(a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int) -> None:
+    def plain(a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int, d: int, ldd: int) -> None:
         ap, bp, cp = (PlainPointer(p, name) for p in (a, b, c))
         number = np.float64 if name == "f64" else np.float32
         for i in range(mr):
@@ -134,9 +173,15 @@ def make_micro(
                     )
                     y = PlainPointer(ldb, "i64")[q] if b_table else q * ldb
                     total = float(number(total + float(ap[x]) * float(bp[y + j])))
-                cp[i * ldc + j] = total
+                cp[i * ldc + j] = number(total) + PlainPointer(d, name)[i * ldd + j] if d else total
 
-    return primitive(lowering)(micro)
+    return generate, plain
+
+
+def _store_tile(b: Any, values: list[list[Any]], to: list[list[Any]], size: int) -> None:
+    for row, places in zip(values, to, strict=True):
+        for value, at in zip(row, places, strict=True):
+            store(b, value, at, size)
 
 
 def make_transpose(size: int, n: int | None = None) -> Primitive[[int, int, int, int], None]:
@@ -151,17 +196,17 @@ def make_transpose(size: int, n: int | None = None) -> Primitive[[int, int, int,
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
         src, lds, dst, ldd = args
         source, target = b.inttoptr(src, pointer), b.inttoptr(dst, pointer)
-        r = [_load(b, b.gep(source, [b.mul(lds, I64(i))]), vec, size) for i in range(n)]
+        r = [load(b, b.gep(source, [b.mul(lds, I64(i))]), vec, size) for i in range(n)]
         d = n // 2
         while d:  # swap the off-diagonal d x d blocks
             low = [q + n - d if q & d else q for q in range(n)]
             high = [q + n if q & d else q + d for q in range(n)]
             for i in range(n):
                 if not i & d:
-                    r[i], r[i + d] = _shuffle(b, r[i], r[i + d], low), _shuffle(b, r[i], r[i + d], high)
+                    r[i], r[i + d] = shuffle(b, r[i], r[i + d], low), shuffle(b, r[i], r[i + d], high)
             d //= 2
         for i in range(n):
-            _store(b, r[i], b.gep(target, [b.mul(ldd, I64(i))]), size)
+            store(b, r[i], b.gep(target, [b.mul(ldd, I64(i))]), size)
         return void(cx)
 
     def lowering(tc: Any, src: Any, lds: Any, dst: Any, ldd: Any) -> Any:
@@ -191,7 +236,8 @@ def _keep_rolled(module: Any, branch: Any) -> None:
     branch.set_metadata("llvm.loop", loop)
 
 
-def _load(b: Any, at: Any, kind: Any, align: int) -> Any:
+def load(b: Any, at: Any, kind: Any, align: int) -> Any:
+    """A load of LLVM type `kind`, tested in checked builds; align: bytes."""
     at = b.bitcast(at, kind.as_pointer())
     if modes.checked():
         return checked.load(b, at, kind, _bytes(kind))
@@ -200,7 +246,8 @@ def _load(b: Any, at: Any, kind: Any, align: int) -> Any:
     return value
 
 
-def _store(b: Any, value: Any, at: Any, align: int) -> None:
+def store(b: Any, value: Any, at: Any, align: int) -> None:
+    """A store, tested in checked builds; align: bytes."""
     at = b.bitcast(at, value.type.as_pointer())
     if modes.checked():
         checked.store(b, value, at, _bytes(value.type))
@@ -214,10 +261,12 @@ def _bytes(kind: Any) -> int:
     return {"float": 4, "double": 8}.get(str(kind)) or int(kind.width) // 8
 
 
-def _shuffle(b: Any, x: Any, y: Any, lanes: list[int]) -> Any:
+def shuffle(b: Any, x: Any, y: Any, lanes: list[int]) -> Any:
+    """A vector of these lanes of x and, counting on, y."""
     return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
 
-def _splat(b: Any, value: Any, vec: Any) -> Any:
+def splat(b: Any, value: Any, vec: Any) -> Any:
+    """A vector of LLVM type `vec` with the value in all lanes."""
     undefined = ir.Constant(vec, ir.Undefined)
-    return _shuffle(b, b.insert_element(undefined, value, I32(0)), undefined, [0] * vec.count)
+    return shuffle(b, b.insert_element(undefined, value, I32(0)), undefined, [0] * vec.count)

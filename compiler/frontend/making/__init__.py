@@ -1,6 +1,6 @@
 """From any inference model to a training model of the standard: `make_training_model`.
 
-names, emit       free names; `Algorithm`, what an algorithm graph is put together from
+emit              `Algorithm`, what an algorithm graph is put together from
 facts             who makes and reads a value, types, constants
 batch, batch_...  a batch fixed at 1 becomes a symbol
 select            which tensors train

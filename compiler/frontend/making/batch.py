@@ -17,7 +17,7 @@ from compiler.frontend.making.batch_rules import RULES
 from compiler.frontend.making.batch_tracker import Mixed, Tracker
 from compiler.frontend.making.emit import dims_of
 from compiler.frontend.making.facts import Facts
-from compiler.frontend.making.names import Names
+from compiler.frontend.names import Names
 from compiler.frontend.walk import bodies, reads, where_node
 
 _REMEDY = "export the model with a symbolic batch, or give batch=None to train it one sample at a time"

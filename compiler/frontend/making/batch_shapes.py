@@ -20,6 +20,12 @@ def _cast(t: Tracker, node: NodeProto) -> None:
         same(t, node)
 
 
+def _cast_like(t: Tracker, node: NodeProto) -> None:
+    """Only the type of the second operand counts."""
+    if node.input[0] in t.axis:
+        t.set(node, t.axis[node.input[0]])
+
+
 def _prefix(dims: list[int | str | None], axis: int) -> int | None:
     sizes = dims[:axis]
     return prod(d for d in sizes if isinstance(d, int)) if all(isinstance(d, int) for d in sizes) else None
@@ -225,6 +231,7 @@ def _of_shape(t: Tracker, node: NodeProto) -> None:
 SHAPE_RULES: dict[str, Rule] = {
     **dict.fromkeys(["Cast", "Identity"], _cast),
     **dict.fromkeys(["Expand", "ConstantOfShape"], _of_shape),
+    "CastLike": _cast_like,
     "Reshape": _reshape,
     "Flatten": _flatten,
     "Squeeze": _squeeze,

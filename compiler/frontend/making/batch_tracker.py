@@ -14,7 +14,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from compiler.frontend.making.facts import Facts
-from compiler.frontend.making.names import Names
+from compiler.frontend.names import Names
 from compiler.ir.types import AnyArray
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TrainingInfoProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.making.names import Names, ai_onnx_version
+from compiler.frontend.names import Names, ai_onnx_version
 
 DOMAIN = "ai.onnx.preview.training"
 """The domain of Gradient and of the standard's optimizers."""

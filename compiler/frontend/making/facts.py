@@ -12,7 +12,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from compiler.errors import ModelError, Problem
 from compiler.frontend.making.emit import dims_of
-from compiler.frontend.making.names import ai_onnx_version
+from compiler.frontend.names import ai_onnx_version
 from compiler.frontend.walk import all_nodes, reads
 from compiler.ir.types import AnyArray
 

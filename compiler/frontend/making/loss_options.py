@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -51,6 +52,32 @@ _OPTIONS: dict[str, set[str]] = {
     "ctc": {"blank", "time_axis", "from_logits"},
     "": set(),  # the user's own
 }
+
+
+def _is_number(value: Any) -> bool:
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return real and math.isfinite(value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _are_numbers(value: Any) -> bool:
+    try:
+        return np.asarray(value).dtype.kind in "iuf"
+    except ValueError:  # lists of different lengths
+        return False
+
+
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("label_smoothing", "delta", "beta", "margin"), (_is_number, "a number")),
+    **dict.fromkeys(("ignore_index", "axis", "blank", "time_axis"), (_is_integer, "an integer")),
+    **dict.fromkeys(("weight", "pos_weight"), (_are_numbers, "numbers")),
+    **dict.fromkeys(("soft_targets", "from_logits"), (lambda v: isinstance(v, bool | np.bool_), "true or false")),
+    **dict.fromkeys(("reduction", "other", "target"), (lambda v: isinstance(v, str), "text")),
+}
+"""What a value of an option is, and how that is called."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +136,12 @@ class Loss:
         return self.kind if isinstance(self.kind, str) else ""
 
     def _check_values(self) -> None:
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not f.default}
+        wrong = [
+            f"{n} must be {_TYPES[n][1]}, not {v!r}" for n, v in given.items() if n in _TYPES and not _TYPES[n][0](v)
+        ]
+        if wrong:
+            raise InputError("; ".join(wrong))
         aliases = {"sumoverbatchsize": "mean", "batchmean": "mean"}
         reduction = aliases.get(_plain(self.reduction), self.reduction)
         if reduction not in ("mean", "sum"):

@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, helper
 from onnx.inliner import inline_local_functions
 
 from compiler.errors import InputError, did_you_mean
+from compiler.frontend.averages import record_averages
 from compiler.frontend.files import Model
 from compiler.frontend.making.activations import read_output
 from compiler.frontend.making.batch import with_symbolic_batch
@@ -23,14 +24,15 @@ from compiler.frontend.making.fresh import add_initialization
 from compiler.frontend.making.loss_options import CLASSES, AnyLoss, Loss, as_losses
 from compiler.frontend.making.losses import EMITTERS, FLOATS, Emit, Read, target_type
 from compiler.frontend.making.modes import statistics, switched, to_inference, training_copy
-from compiler.frontend.making.names import ai_onnx_version
 from compiler.frontend.making.optimizer_spec import DEFAULTS, OptimizerSpec, optimizer_spec
 from compiler.frontend.making.optimizers import Parameter, add_optimizer
 from compiler.frontend.making.outputs import only_outputs
 from compiler.frontend.making.own_loss import add_own_loss, own_inputs
 from compiler.frontend.making.select import Candidate, Patterns, candidates, choose, lift
+from compiler.frontend.names import ai_onnx_version
 from compiler.frontend.source import accepted, read
 from compiler.frontend.trained import trained_model
+from compiler.ir.proto import element_type_name
 
 OLDEST_OPSET = 7
 OLDEST_IR = 7
@@ -62,8 +64,8 @@ def make_training_model(
     which may also be given here: lr (or learning_rate), weight_decay, schedule, clip_norm, ... (docs/optimizers.md).
     output: what the loss is on, by default the first of floating point. outputs: those that the model keeps, with what
     they are computed from; by default all. target: name of the input with the targets, by default `label`
-    for class numbers, else `target`; with several losses `OUTPUT.label`, `OUTPUT.target`. loss_weights: by output, 1 by
-    default.
+    for class numbers, else `target`; with several losses `OUTPUT.label`, `OUTPUT.target`. It may be an input that the
+    model has, as for an autoencoder. loss_weights: by output, 1 by default.
 
     train, freeze: glob patterns of names: only these train, these do not. By default all weights train. batch_norm:
     "auto": batch statistics where its scale or bias trains; "train": everywhere; "frozen": nowhere. batch: the symbol
@@ -97,14 +99,16 @@ def make_training_model(
     a = Algorithm(work, dtypes.pop())
     with a.scope("forward"):
         names = training_copy(a, facts, sources, changed)
-    total = _losses(a, losses, weights, reads, {v: names.get(v, v) for v in facts.producer.keys() | facts.types.keys()})
-    given = [v for v in facts.inputs if v in facts.upstream(sources)]
+    total = _losses(a, facts, losses, weights, reads, names)
+    used = facts.upstream(sources).union(*(node.input for node in a.nodes))  # a target may be an input of the model
+    given = [v for v in facts.inputs if v in used]
     gradients = _gradient(a, parameters, [*given, *a.inputs], total)
     updated = [Parameter(p.name, p.shape, p.elem_type, p.read()) for p in parameters]
     added = add_optimizer(a, updated, gradients, options)
     if any(added.rate in node.output for node in a.nodes):
         a.output(added.rate)
     _finish(work, a, facts, parameters, initialize, seed)
+    record_averages(work, added.averages)
     return work
 
 
@@ -159,12 +163,15 @@ def _optimizer(optimizer: str | Mapping[str, Any] | OptimizerSpec, options: Mapp
 
 def _losses(
     a: Algorithm,
+    facts: Facts,
     losses: Mapping[str, Loss],
     weights: Mapping[str, float],
     reads: Mapping[str, Read],
-    values: Mapping[str, str],
+    copies: Mapping[str, str],
 ) -> str:
-    """Nodes and inputs of all losses, and their outputs. values: value of inference -> of training. The sum's name."""
+    """Nodes and inputs of all losses, and their outputs. copies: value of inference -> of training. The sum's name."""
+    values = {v: copies.get(v, v) for v in facts.producer.keys() | facts.types.keys()}
+    outputs = {v: values[v] for v in facts.outputs if v in values}
     several = len(losses) > 1
     total = a.names.fresh("loss") if several or set(weights.values()) != {1.0} else ""
     with a.scope("loss"):
@@ -172,10 +179,10 @@ def _losses(
         for name, loss in losses.items():
             read = replace(reads[name], value=values[reads[name].value])
             if not loss.name:
-                parts[name] = add_own_loss(a, loss, read, values)
+                parts[name] = add_own_loss(a, loss, read, outputs, facts.inputs)
                 continue
             other = None if loss.other is None else values[loss.other]
-            given = _target(a, loss, read, several)
+            given = _target(a, facts, loss, read, several)
             parts[name] = _EMITTERS[loss.name](a, loss, read, given, other)
         if not total:
             (only,) = parts.values()
@@ -193,16 +200,38 @@ def _losses(
     return total
 
 
-def _target(a: Algorithm, loss: Loss, read: Read, several: bool) -> str:
+def _target(a: Algorithm, facts: Facts, loss: Loss, read: Read, several: bool) -> str:
+    """The value with the targets: an input of the model, if that is what `target` names, else a new one."""
     elem_type, dims = target_type(loss, read)
     name = "label" if loss.name in CLASSES and not loss.soft_targets else "target"
     # a symbol that inference made up is none of the model
     dims = [f"{loss.target or name}_{i}" if d is None or str(d).startswith("unk__") else d for i, d in enumerate(dims)]
     if loss.target is not None:
+        if loss.target in facts.inputs:
+            _check_input(facts, loss.target, read.name, elem_type, dims)
+            return loss.target
         if loss.target in a.names:
             raise InputError(f"target: the model has a value {loss.target!r} already, give another name")
         return a.input(loss.target, elem_type, dims)
     return a.input(f"{read.name}.{name}" if several else name, elem_type, dims)
+
+
+def _check_input(facts: Facts, name: str, output: str, elem_type: int, dims: Sequence[int | str | None]) -> None:
+    """InputError: this input of the model cannot be the target of this output."""
+    given = facts.dims(name)
+    pairs = zip(given or [], dims, strict=False)
+    same = given is None or len(given) == len(dims)
+    same &= all(d == e for d, e in pairs if isinstance(d, int) and isinstance(e, int))
+    if not same or facts.elem_type(name) != elem_type:
+        raise InputError(
+            f"target: the model's input {name!r} is {_described(facts.elem_type(name), given)}, but the targets of "
+            f"{output!r} are {_described(elem_type, dims)}: give the name of another input, or a new one"
+        )
+
+
+def _described(elem_type: int, dims: Sequence[int | str | None] | None) -> str:
+    shape = "..." if dims is None else ", ".join("?" if d is None else str(d) for d in dims)
+    return f"{element_type_name(elem_type)}[{shape}]"
 
 
 def _gradient(a: Algorithm, parameters: Sequence[Candidate], given: Sequence[str], loss: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ def to_inference(model: ModelProto) -> list[str]:
     """Turn training forms into inference forms, in place; the outputs of the model that are gone with it."""
     facts = Facts(model)
     gone: set[str] = set()
+    freed: set[str] = set()
     for node in model.graph.node:
         if node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx"):
             gone.update(v for v in node.output[1:] if v)
@@ -36,15 +37,25 @@ def to_inference(model: ModelProto) -> list[str]:
             del node.attribute[:]
             node.attribute.extend(kept)
         elif node.op_type == "Dropout" and len(node.input) > 2 and facts.constant(node.input[2]) is not None:
+            freed.update(node.input[2:])
             del node.input[2:]
     if read := sorted({v for node in model.graph.node for v in reads(node)} & gone):
         what = f"the model computes with {read[0]!r}, a statistic of a BatchNormalization in training form"
         raise UnsupportedError(Problem(what, "the graph", "export the model in evaluation mode"))
+    _drop_constants(model.graph, freed)
     lost = [v.name for v in model.graph.output if v.name in gone]
     kept_outputs = [v for v in model.graph.output if v.name not in gone]
     del model.graph.output[:]
     model.graph.output.extend(kept_outputs)
     return lost
+
+
+def _drop_constants(graph: GraphProto, values: Set[str]) -> None:
+    """Remove Constant nodes of these values that nothing reads any more: onnxruntime warns of them."""
+    unread = values - {v for node in graph.node for v in reads(node)} - {v.name for v in graph.output}
+    kept = [node for node in graph.node if node.op_type != "Constant" or not unread & set(node.output)]
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def switched(facts: Facts, sources: Iterable[str], training: Set[str], batch_norm: str) -> list[NodeProto]:

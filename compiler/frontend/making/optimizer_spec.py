@@ -132,6 +132,8 @@ def optimizer_spec(
     if no_decay:
         decay = "norm_coefficient" if name.startswith("onnx.") else "weight_decay"
         chosen.append(Group(_patterns(no_decay), {decay: 0.0}))
+    if not isinstance(groups, list | tuple):
+        raise InputError(f"groups is a list of mappings, not {groups!r}")
     for entry in groups:
         if not isinstance(entry, Mapping) or "match" not in entry:
             raise InputError(f"a parameter group is a mapping of match and options, not {entry!r}")

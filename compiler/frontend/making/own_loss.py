@@ -1,13 +1,14 @@
 """The user's own loss: an ONNX function or graph, whose nodes become part of the algorithm.
 
-An input that is called like an output of the model is that output (in training form); of a function with other names,
-the first is the output that the loss is on. All others become inputs of the step: with the type that a graph declares
-or that the function's value_info has, else with that of the output. The one output is the loss.
+An input that is called like an output of the model is that output (in training form), one like an input that input. If
+there is none like an output, the first of the rest is the output that the loss is on. All others become inputs of the
+step: with the type that a graph declares or that the function's value_info has, else with that of the output. The one
+output is the loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto
@@ -28,17 +29,19 @@ def own_inputs(loss: Loss, name: str, outputs: Sequence[str]) -> list[str]:
     return named or [name]
 
 
-def add_own_loss(a: Algorithm, loss: Loss, read: Read, values: Mapping[str, str]) -> str:
-    """Nodes of a loss of the user's. values: output of the model -> value. InputError: one that cannot be used."""
+def add_own_loss(a: Algorithm, loss: Loss, read: Read, outputs: Mapping[str, str], inputs: Collection[str]) -> str:
+    """Nodes of a loss of the user's. outputs, inputs: of the model; output -> value. InputError: it cannot be used."""
     function, types = _function(loss)
     if len(function.output) != 1:
         raise InputError(f"your loss has {len(function.output)} outputs: it must have one, the loss")
     _check_operators(a, function)
-    given = {v: values[v] for v in function.input if v in values}
+    given = {v: outputs[v] for v in function.input if v in outputs}
+    others = [v for v in function.input if v not in inputs]
     if not given:
-        if not function.input:
-            raise InputError("your loss has no inputs: it must read an output of the model")
-        given = {function.input[0]: read.value}
+        if not others:
+            raise InputError("your loss has no input for an output of the model: it must read one")
+        given = {others[0]: read.value}
+    given |= {v: v for v in function.input if v in inputs and v not in given}
     call = NodeProto(op_type=function.name, domain=function.domain)
     for v in function.input:
         call.input.append(given[v] if v in given else _target(a, loss, read, v, types))

@@ -3,13 +3,14 @@
 By default weights: tensors of floating point that a network learns, by what reads them. `_WEIGHTS` lists operands that
 are weights of their operator. Of Add and Mul a constant is a weight if the other operand comes from weights: what is
 done to inputs before the first weight is preprocessing. Not weights are settings (bounds, ratios, running statistics),
-single numbers that are multiplied, and what is infinite (masks). A tensor may reach its use through a Reshape, ...
+single numbers that are multiplied, and masks (`_is_mask`). A tensor may reach its use through a Reshape, ..., and as a
+state of a Loop that no iteration changes, which is how tf2onnx hands weights to a loop.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.errors import InputError, did_you_mean
 from compiler.frontend.making.facts import Facts, attribute, constant_of
-from compiler.frontend.walk import all_nodes
+from compiler.frontend.walk import all_nodes, bodies, defined
 from compiler.ir.proto import element_type_name
 from compiler.ir.types import AnyArray
 
@@ -46,6 +47,9 @@ _WEIGHTS: dict[str, set[int]] = {
 _VIEWS = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Split", "Expand"}
 _VIEWS |= {"QuantizeLinear", "DequantizeLinear"}
 _PRODUCTS = {"MatMul", "Conv", "ConvTranspose", "Gemm", "Einsum"}
+
+_TAKEN_AWAY = -1e4
+"""What a mask adds at most where it takes away."""
 
 TRAINABLE = {TensorProto.FLOAT, TensorProto.DOUBLE}
 """Element types that the standard's optimizers have."""
@@ -115,6 +119,10 @@ def weights(facts: Facts, known: Mapping[str, Candidate]) -> dict[str, Candidate
         if node.op_type in _VIEWS and operands and operands[0] in origin:
             origin |= {v: origin[operands[0]] for v in node.output if v}
             continue
+        if node.op_type == "Loop":
+            kept = {inner: origin[v] for v, inner in _kept_states(node) if v in origin}
+            origin |= kept
+            varying.update(v for _, body in bodies(node) for v in defined(body) if v not in kept)
         for position, v in enumerate(node.input):
             if v in origin and _is_weight(node, position, known[origin[v]], facts, learned, varying, doubtful):
                 found.add(origin[v])
@@ -139,7 +147,7 @@ def _is_weight(
         return False
     if node.op_type in _WEIGHTS:
         return position in _WEIGHTS[node.op_type] and (node.op_type != "Concat" or _is_token(tensor))
-    if node.op_type not in ("Add", "Mul") or not np.isfinite(tensor.read()).all():
+    if node.op_type not in ("Add", "Mul") or _is_mask(tensor.read(), node.op_type):
         return False
     other = node.input[1 - position]
     source = facts.producer.get(other)
@@ -149,6 +157,30 @@ def _is_weight(
     if other in varying and other not in learned:
         doubtful.add(tensor.name)
     return other in learned and other in varying
+
+
+def _kept_states(loop: NodeProto) -> Iterator[tuple[str, str]]:
+    """The states of a Loop that it gives on as they are: operand, and what its body calls it."""
+    (body,) = (body for _, body in bodies(loop))
+    same = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
+    for operand, state, after in zip(loop.input[2:], body.input[2:], body.output[1:], strict=False):
+        result = after.name
+        while result in same:
+            result = same[result]
+        if result == state.name:
+            yield operand, state.name
+
+
+def _is_mask(array: AnyArray, op: str) -> bool:
+    """Whether numbers that are added leave some as they are and take others away, or those multiplied pick some.
+
+    Attention adds -inf, the lowest number of the type, or -10000, and 0 elsewhere.
+    """
+    if not np.isfinite(array).all():
+        return True
+    if op == "Mul":
+        return bool(np.isin(array, (0, 1)).all() and (array != array.flat[0]).any())
+    return bool(((array == 0) | np.less_equal(array, _TAKEN_AWAY)).all() and (array != 0).any())
 
 
 def _is_token(tensor: Candidate) -> bool:
@@ -201,13 +233,23 @@ def _nothing(
     freeze: Patterns | None,
 ) -> str:
     if train is not None or freeze is not None:
-        return f"every parameter is frozen: train={train!r} and freeze={freeze!r} leave none of {_some(default)}"
+        given = [
+            f"{n}={', '.join(map(repr, _listed(p))) or '[]'}"
+            for n, p in (("train", train), ("freeze", freeze))
+            if p is not None
+        ]
+        leave = "leaves" if len(given) == 1 else "leave"
+        return f"every parameter is frozen: {' and '.join(given)} {leave} none of {_some(default)}"
     narrow = [c.name for c in known.values() if c.elem_type not in TRAINABLE and c.shape]
     if narrow:
         return f"the weights are in half precision, in which updates are lost ({_some(narrow)}): convert to float32"
     if default:
         return f"no weight has influence on the loss: there are {_some(default)}"
     return "the model has no weights of floating point, so there is nothing to train"
+
+
+def _listed(patterns: Patterns) -> Iterable[str]:
+    return [patterns] if isinstance(patterns, str) else patterns
 
 
 def _some(names: Iterable[str]) -> str:
@@ -219,7 +261,7 @@ def _matched(
     option: str, patterns: Patterns, default: Mapping[str, Candidate], known: Mapping[str, Candidate]
 ) -> set[str]:
     found = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in _listed(patterns):
         matched = {pattern} & set(known) or set(fnmatch.filter(default, pattern))
         if not matched:
             near = did_you_mean(pattern, known) or f": there are {_some(default)}"

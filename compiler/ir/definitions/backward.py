@@ -161,6 +161,18 @@ def negative_log_likelihood_loss_grad(b: Builder, inputs: Sequence[str], attrs: 
     return [b.op("Where", hit, share, b.scalar(0, dy)) if t.is_float else share]
 
 
+@internal("SoftmaxCrossEntropyLossGrad")
+def softmax_cross_entropy_loss_grad(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[str]:
+    """(dy, log_prob [N,C], labels [N], weights [C]?) -> gradient by the scores [N,C] of SoftmaxCrossEntropyLoss.
+
+    log_prob: its second output. Attributes: reduction, ignore_index (maybe absent) of the loss.
+    """
+    dy, log_prob, *rest = inputs
+    by_log_prob = b.op("onnxc.NegativeLogLikelihoodLossGrad", dy, *rest, **attrs, classes=b.shape(log_prob)[1])
+    sums = b.op("ReduceSum", by_log_prob, b.ints([1]), keepdims=1)
+    return [b.op("Sub", by_log_prob, b.op("Mul", b.op("Exp", log_prob), sums))]
+
+
 @internal("LayerNormGrad")
 def layer_norm_grad(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[str]:
     """(dy, x, scale, mean, inv_std) -> gradients of x and scale for `y = LayerNormalization(x, scale)` along `axis`.

@@ -8,11 +8,11 @@ from compiler.frontend.walk import all_nodes, bodies, defined
 
 
 class Names:
-    """Hands out names that nothing in a graph has, its nested graphs included."""
+    """Hands out names that nothing in some graphs has, their nested graphs included."""
 
-    def __init__(self, graph: GraphProto):
-        self._taken = {*defined(graph)}
-        for node in all_nodes(graph):
+    def __init__(self, *graphs: GraphProto):
+        self._taken = {v for graph in graphs for v in defined(graph)}
+        for node in (node for graph in graphs for node in all_nodes(graph)):
             self._taken.update(v for v in (*node.input, *node.output) if v)
             for _, body in bodies(node):
                 self._taken.update(defined(body))

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import compiler
+from compiler.command.options import check_outputs, model_argument, path_type
+from compiler.command.reporting import reporting
 from compiler.errors import InputError
 
 if TYPE_CHECKING:
     import onnx
 
-_path = click.Path(path_type=Path)
 
-
-@click.argument("model", type=_path)
-@click.option("--out", "-o", required=True, type=_path, help="File to write.")
+@click.command("make-training")
+@model_argument
+@click.option("--out", "-o", required=True, type=path_type, help="File to write.")
 @click.option("--loss", "losses", multiple=True, metavar="[OUTPUT=]NAME", help="Loss, by default cross_entropy.")
 @click.option("--loss-option", "loss_options", multiple=True, metavar="NAME=VALUE", help="As label_smoothing=0.1.")
 @click.option("--loss-weight", "weights", multiple=True, metavar="OUTPUT=W", help="Where there are several losses.")
@@ -35,6 +36,7 @@ _path = click.Path(path_type=Path)
 @click.option("--batch", default="N", show_default=True, help="Symbol that a batch fixed at 1 becomes; - leaves it.")
 @click.option("--initialize", metavar="HOW", help="Add an initialization graph: kaiming, xavier, normal, zeros, ...")
 @click.option("--seed", type=click.IntRange(0), help="Of the initialization.")
+@reporting
 def make_training(
     model: Path,
     out: Path,
@@ -51,9 +53,14 @@ def make_training(
     Options of losses and optimizers are those of docs/make-training.md and docs/optimizers.md; values are numbers,
     lists in brackets, true, false, or text.
     """
+    check_outputs({"--out": out}, {"MODEL": model})
     given = _pairs("--loss-option", loss_options)
     arguments: dict[str, Any] = {n: v or None if isinstance(v, tuple) else v for n, v in options.items()}
     chosen = _pairs("--optimizer-option", settings)
+    if lr is not None and "lr" in chosen:
+        raise InputError("--optimizer-option: the rate is given by --lr already")
+    if batch.isdigit():
+        raise InputError(f"--batch: {batch!r} is no symbol, as N is: the size of a batch is for `onnxc train --batch`")
     if clash := sorted(set(chosen) & {*options, "loss", "model", "loss_weights"}):
         raise InputError(f"--optimizer-option: {clash[0]!r} is no option of an optimizer")
     arguments |= chosen | ({} if lr is None else {"lr": lr})

@@ -1,0 +1,175 @@
+"""The gradient of a convolution by its weights, by Winograd's minimal filtering: the adjoint of `conv_winograd`.
+
+Y = A' [(G g G') * (B' d B)] A gives dg = G' [(B' d B) * (A dY A')] G, summed over all tiles of all images: a*a
+products [output channels, tiles] by [tiles, input channels], of which only the sum is transformed.
+
+Error. With u = 2**-24 and t, s and p as below, an element differs from the exact gradient by at most
+k*u / (1 - k*u), k = t + s + p + 8, times the sum over the tiles of |G'| ((|B'| |d| |B|) * (|A| |dY| |A'|)) |G|: an
+element is a chain of 2 additions for B, 2 for A, 4 for G, t for the tiles of a run, s for the runs of a part and p for
+the parts. (Sources: see `conv_winograd`.)
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
+from compiler.codegen.kernels.common import read_only
+from compiler.codegen.kernels.conv_geometry import Geometry
+from compiler.codegen.kernels.conv_winograd import GAIN, WEIGHTS, filtered, input_words, make_inputs, tiles
+from compiler.codegen.kernels.gemm_tile import make_line, make_pack, parts
+from compiler.codegen.native import TILE, Kernel, i64, kernel, make_micro_add, make_tile, transpose_block
+from compiler.codegen.native.winograd import F2, Filter, make_transform, transposed
+
+CACHE = 288 * 1024
+"""Bytes of transformed tiles, of both operands, that a run should stay within."""
+LEAST = 32
+"""Tiles of a run, at least: every run adds to all sums."""
+WIDE = 64
+"""Output channels of an item: each item transforms all input channels again."""
+ITEMS = 8
+"""Items to share out, by shape alone: the order of the sum must not depend on the number of threads."""
+SUMS = 16 * 1024 * 1024
+"""Bytes that the sums of all parts should stay within."""
+INPUT_WORDS = 10
+X, DY, RUN, END = 190, 75, 10, 6
+"""Times to transform a tile of x or dy, to add a run to a sum, and to add up a part's sum at the end; see `pays`."""
+
+
+@cache
+def make_winograd_weight(scheme: Filter) -> Kernel:
+    """Items [lo, hi) of the a*a sums: a part of the rows of tiles, for `wide` output channels of a group.
+
+    plan: see `winograd_weight`. w: [group][block of channels][part][a*a][panel of input channels][wide][nr]. A run of
+    `span` rows is one chain of multiply-adds; runs add up in order.
+    """
+    mr, nr, size, _, _ = parts("f32")
+    a, side = scheme.a, transpose_block(size)
+    micro, pack = make_micro_add("f32"), make_pack("f32")
+    inputs, gradients = make_inputs(scheme.bt, scheme.m), make_inputs(transposed(scheme.at), scheme.m)
+
+    @kernel
+    def winograd_weight(lo: int, hi: int, x: int, dy: int, w: int, plan: int, scratch: int) -> None:
+        s, g = i64(plan, 0), plan + 8 * INPUT_WORDS
+        height, width, tw, pitch, plane = s[0], s[1], s[6], s[8], s[9]
+        out_h, out_w, plane_g = s[10], s[11], s[19]
+        cin, cout, rows, span, part_rows, count_parts = s[20], s[21], s[22], s[23], s[24], s[25]
+        count_blocks, wide, panels = s[26], s[27], s[28]
+        right = scratch + size * a * a * plane
+        packed = (right + size * a * a * plane_g + 63) // 64 * 64
+        padded = packed + size * pitch * nr
+        for item in range(lo, hi):
+            part, block = item % count_parts, item // count_parts
+            group, o0 = block // count_blocks, block % count_blocks * wide
+            some, sums = min(wide, cout - o0), w + size * item * a * a * panels * wide * nr
+            first, end = part * part_rows, min(part * part_rows + part_rows, rows)
+            for row0 in range(first, end, span):
+                row1 = min(row0 + span, end)
+                count = (row1 - row0) * tw
+                inputs(row0, row1, x + size * group * cin * height * width, plan, cin, padded, scratch)
+                gradients(row0, row1, dy + size * (group * cout + o0) * out_h * out_w, g, some, padded, right)
+                for q in range(a * a):
+                    for p in range(panels):
+                        source = scratch + size * (q * plane + p * nr * pitch)
+                        pack(0, (count + side - 1) // side * side, source, 1, pitch, min(nr, cin - p * nr), packed)
+                        for o in range(0, some, mr):
+                            to = sums + size * ((q * panels + p) * wide + o) * nr
+                            left = right + size * (q * plane_g + o * pitch)
+                            micro(left, pitch, 1, packed, nr, count, to, nr, 0 if row0 == first else to, nr)
+
+    return winograd_weight
+
+
+@cache
+def make_winograd_weight_end(scheme: Filter) -> Kernel:
+    """Output channels [lo, hi) of dw, of all groups: the parts added up in order, then G' W G."""
+    _, nr, size, number, ptr = parts("f32")
+    a, vl = scheme.a, TILE["f32"].vl
+    line, transform = make_line("f32"), make_transform(transposed(scheme.g))
+    factor, nine = make_tile(1, "f32"), make_tile(9 * vl, "f32")
+    one = number(1)
+
+    @kernel
+    def winograd_weight_end(lo: int, hi: int, w: int, dw: int, plan: int, scratch: int) -> None:
+        s = i64(plan, 0)
+        cin, cout, count_parts, count_blocks, wide, panels = s[20], s[21], s[25], s[26], s[27], s[28]
+        stride = a * a * panels * wide * nr
+        f, at = factor(), nine()
+        ptr(f, 0)[0] = one
+        taps = ptr(at, 1)
+        for item in range(lo, hi):
+            group, o = item // cout, item % cout
+            first = (group * count_blocks + o // wide) * count_parts * stride + o % wide * nr
+            for q in range(a * a * panels):
+                line(f, 0, 0, w + size * (first + q * wide * nr), stride, count_parts, scratch + size * q * nr, 0)
+            d = ptr(dw + size * item * cin * 9, 2)
+            for c in range(0, cin, vl):
+                transform(scratch + size * c, panels * nr, at, vl)
+                for v in range(min(vl, cin - c)):
+                    for k in range(9):
+                        d[(c + v) * 9 + k] = taps[k * vl + v]
+
+    return winograd_weight_end
+
+
+class Split(NamedTuple):
+    """How the work is cut: output channels of an item, blocks of them, rows of tiles of a part and of a run."""
+
+    wide: int
+    blocks: int
+    part_rows: int
+    span: int
+
+
+def split(geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> Split:
+    """By shapes alone."""
+    mr, nr, size, _, _ = parts("f32")
+    a, (th, tw) = F2.a, tiles(F2, geometry)
+    wide = -(-cout // (-(-cout // WIDE) * mr)) * mr
+    rows, blocks = images * th, -(-cout // wide)
+    of_part = size * groups * blocks * a * a * -(-cin // nr) * wide * nr
+    part_rows = -(-rows // min(rows, -(-ITEMS // (groups * blocks)), max(1, SUMS // of_part)))
+    most = max(1, max(LEAST, CACHE // (size * a * a * (cin + wide))) // tw)
+    return Split(wide, blocks, part_rows, -(-part_rows // -(-part_rows // most)))
+
+
+def pays(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, cout: int) -> bool:
+    """Whether it is clearly the faster way, by an estimate as that of `conv_winograd.pays`."""
+    if not filtered(geometry, dtype) or not images * geometry.output_size * cin * cout:
+        return False
+    mr, nr, _, _, _ = parts(dtype)
+    a, vl, (th, tw) = F2.a, TILE[dtype].vl, tiles(F2, geometry)
+    _, blocks, part_rows, span = split(geometry, images, groups, cin, cout)
+    lanes, count_parts = images * th * -(-tw // vl) * vl, -(-images * th // part_rows)
+    direct = images * geometry.output_size * 9 * cin * (-(-cout // nr) * nr)
+    terms = images * th * tw + count_parts * (-(-part_rows // span) * RUN + END)
+    products = terms * a * a * (-(-cin // nr) * nr) * (-(-cout // mr) * mr)
+    transforms = lanes * (X * cin * blocks + DY * cout) + WEIGHTS * vl * cin * cout
+    return GAIN * (products + transforms) < direct
+
+
+def winograd_weight(site: Site, geometry: Geometry, cin: int, cout: int) -> list[Call]:
+    """As `conv_weight.conv_weight_grad`, where it `pays`. cin, cout: channels of a group."""
+    scheme = F2
+    _, nr, size, _, _ = parts("f32")
+    a = scheme.a
+    images, groups = site.type(0).shape[0], site.node.attr("group", 1)
+    th, tw = tiles(scheme, geometry)
+    wide, blocks, part_rows, span = split(geometry, images, groups, cin, cout)
+    rows, panels = images * th, -(-cin // nr)
+    pitch, count_parts = -(-span * tw // nr) * nr, -(-rows // part_rows)
+    x_words = input_words(scheme, geometry, groups * cin, cin, pitch)
+    out_h, out_w = (axis.out for axis in geometry.axes[1:])
+    row, whole = x_words[7], groups * cout * out_h * out_w
+    dy_words = (out_h, out_w, whole, 0, 0, th, tw, row, pitch, wide * pitch + 16)
+    words = (*x_words, *dy_words, cin, cout, rows, span, part_rows, count_parts, blocks, wide, panels)
+    sums = Temp("sums", size * groups * blocks * count_parts * a * a * panels * wide * nr)
+    padded = (scheme.m * span + 2) * row + nr
+    nbytes = size * (a * a * (x_words[9] + dy_words[9]) + pitch * nr + padded) + 64
+    args = (site.read(1), site.read(0), sums, Words(words), Scratch(nbytes))
+    end = (read_only(sums), site.write(), Words(words), Scratch(size * a * a * panels * nr))
+    return [
+        Call(make_winograd_weight(scheme), groups * blocks * count_parts, args),
+        Call(make_winograd_weight_end(scheme), groups * cout, end),
+    ]

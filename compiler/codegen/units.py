@@ -1,0 +1,136 @@
+"""Units of work: what a schedule is a list of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compiler.codegen.calls import Call, In, Listing, Out
+from compiler.codegen.fuse import Group
+from compiler.codegen.native import ITEMSIZE
+from compiler.ir.graph import Node
+from compiler.ir.types import Tensor, TensorType
+
+VIEWS = frozenset({"BitCast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+"""Ops whose output is the memory of their first input."""
+
+
+@dataclass(eq=False)
+class Unit:
+    """What runs as one piece: a fused loop, an optimizer step, the calls of one node, or a node with bodies.
+
+    group, step: their calls are made when it is known which results take over the memory of an operand.
+    held: of the values it reads, those that units of its bodies may read at any time, until it ends.
+    """
+
+    nodes: list[Node]
+    reads: list[str]
+    writes: list[str]
+    group: Group | None = None
+    step: Node | None = None
+    calls: list[Call] = field(default_factory=list)
+    branches: tuple[list[Unit], list[Unit]] | None = None
+    cycle: Cycle | None = None
+    held: list[str] = field(default_factory=list)
+
+    @property
+    def inner(self) -> tuple[list[Unit], ...]:
+        """The lists of units of its bodies, in the order in which they are written down."""
+        return (self.cycle.before, self.cycle.body) if self.cycle else self.branches or ()
+
+    @property
+    def checks(self) -> bool:
+        """Whether it, or a unit in it, may set the status word."""
+        return any(u.checks for b in self.inner for u in b) or any(c.check for c in self.calls)
+
+
+@dataclass(eq=False)
+class Cycle:
+    """How a Loop or Scan runs: `before` once, then `body` as long as the flag in the value `go` is set.
+
+    carried: new value of each carried one, and the value in whose memory it lies from iteration to iteration. The
+    body ends with copies from the first to the second, which the plan leaves out where both have the same place.
+    """
+
+    before: list[Unit]
+    body: list[Unit]
+    go: str
+    carried: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A slice of a value that moves: `first` bytes behind its start at first, `step` more after each iteration.
+
+    cycle: which loop moves it, by the name of its flag.
+    """
+
+    cycle: str
+    first: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Strided:
+    """Where the elements of a view lie in `parent`: the first `offset` elements in, others by strides (in elements)."""
+
+    parent: str
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass
+class Schedule:
+    """All units of a graph in order, and facts of the values in them (those of bodies under unique names)."""
+
+    units: list[Unit]
+    types: dict[str, TensorType]
+    consts: dict[str, Tensor]
+    views: dict[str, str]
+    """View -> the value whose memory it is, or a part of whose memory."""
+    windows: dict[str, Window] = field(default_factory=dict)
+    """Views that are another slice in each iteration of a loop."""
+    strided: dict[str, Strided] = field(default_factory=dict)
+    """Views that are a part of another value, or lie in it with other strides."""
+
+    def root(self, value: str) -> str:
+        """The value whose memory this one is: itself unless it is a view."""
+        while value in self.views:
+            value = self.views[value]
+        return value
+
+    def windows_of(self, value: str) -> list[Window]:
+        """The windows through which a value is seen in the memory of its root."""
+        found = []
+        while value in self.views:
+            found += [self.windows[value]] if value in self.windows else []
+            value = self.views[value]
+        return found
+
+    def is_whole(self, value: str) -> bool:
+        """Whether a value is all of the memory of its root, in its order."""
+        while value in self.views:
+            if value in self.windows or value in self.strided:
+                return False
+            value = self.views[value]
+        return True
+
+    def start(self, value: str) -> int:
+        """Bytes from the start of its root's memory to that of a value, in the first iterations of the loops around."""
+        at = 0
+        while value in self.views:
+            at += self.windows[value].first if value in self.windows else 0
+            at += self.strided[value].offset * ITEMSIZE[self.types[value].dtype] if value in self.strided else 0
+            value = self.views[value]
+        return at
+
+
+def reads(call: Call) -> list[str]:
+    """Values that a call's arguments read."""
+    items = [i for a in call.args for i in (a.items if isinstance(a, Listing) else (a,))]
+    return [a.value for a in items if isinstance(a, In)]
+
+
+def writes(call: Call) -> list[str]:
+    """Values that a call's arguments write."""
+    items = [i for a in call.args for i in (a.items if isinstance(a, Listing) else (a,))]
+    return [a.value for a in items if isinstance(a, Out)]

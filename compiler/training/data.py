@@ -1,0 +1,249 @@
+"""Arrays that a model trains on: read from files without loading what is large, and taken a batch at a time."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from struct import unpack_from
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import InputError, did_you_mean
+from compiler.frontend.types import InputType
+from compiler.runtime.arguments import held
+from compiler.runtime.arrays import as_plain
+from compiler.runtime.layout import BITS, ML_DTYPES, NUMPY
+from compiler.runtime.memory import Array
+
+MAPPED = 1 << 20
+"""Bytes from which an array of an .npz file is mapped; smaller ones are read, which checks their checksum."""
+
+_CHUNK = 1 << 24  # bytes that are looked at together where values decide whether a type holds them
+
+_SAMPLED = 256  # samples that a fingerprint is made of
+
+_MAKE_ONE = "make one with numpy.savez(path, name=array, ...), with the names of the model's inputs"
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of an .npz file, or of a folder of .npy files, each named as its file without the suffix.
+
+    Files of a folder, and arrays of at least `MAPPED` bytes that are stored without compression (as `numpy.savez`
+    does), are mapped: only what is used of them is read. InputError for anything else, and for what is damaged.
+    """
+    name = os.fspath(path)
+    if os.path.isdir(path):
+        return _folder(Path(path))
+    try:
+        with open(path, "rb") as file:
+            head = file.read(6)
+        if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):  # a first member, or the end of an empty archive
+            return _npz(path)
+    except FileNotFoundError as e:
+        raise InputError(f"there is no file {name!r}") from e
+    except _UNREADABLE as e:
+        raise InputError(f"{name!r} is no .npz file of numeric arrays: {_why(e)}; {_MAKE_ONE}") from e
+    if head == b"\x93NUMPY":
+        raise InputError(
+            f"{name!r} holds one array without a name: {_MAKE_ONE}, or give a folder of .npy files, each with the name "
+            "of an input"
+        )
+    why = "it is a file of another kind" if head else "it is empty"
+    raise InputError(f"{name!r} is no .npz file of numeric arrays: {why}; {_MAKE_ONE}")
+
+
+_UNREADABLE = (ValueError, EOFError, KeyError, OSError, TypeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+
+def _why(e: Exception) -> str:
+    """Of a file that numpy refused; what holds Python objects, it may call a pickle."""
+    text = str(e) or "it is damaged"
+    return "it holds Python objects, which are not loaded" if "pickle" in text or "Python objects" in text else text
+
+
+def _folder(folder: Path) -> dict[str, Array]:
+    files = sorted(folder.glob("*.npy"))
+    if not files:
+        raise InputError(f"there are no .npy files in the folder {str(folder)!r}: each input of the model needs one")
+    found = {}
+    for file in files:
+        try:
+            found[file.stem] = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+        except _UNREADABLE as e:
+            raise InputError(f"{str(file)!r} is no .npy file of a numeric array: {_why(e)}") from e
+    return found
+
+
+def _npz(path: str | os.PathLike[str]) -> dict[str, Array]:
+    found = {}
+    with np.load(path, allow_pickle=False) as archive:
+        if not archive.files:
+            raise InputError(f"there are no arrays in {os.fspath(path)!r}: {_MAKE_ONE}")
+        members = {m.filename.removesuffix(".npy"): m for m in archive.zip.infolist()}
+        for name in archive.files:
+            member = members[name]
+            plain = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1  # 1: it is encrypted
+            mapped = _mapped(path, member) if plain and member.file_size >= MAPPED else None
+            found[name] = archive[name] if mapped is None else mapped
+    return found
+
+
+def _mapped(path: str | os.PathLike[str], member: zipfile.ZipInfo) -> Array | None:
+    """An array that lies in an archive as it is in memory; None for one that numpy has to read (or refuse)."""
+    with open(path, "rb") as file:
+        file.seek(member.header_offset)
+        local = file.read(30)  # the extra field may be another one than the directory's: its length is here only
+        if len(local) < 30 or not local.startswith(b"PK\x03\x04"):
+            raise zipfile.BadZipFile("it is damaged")
+        start = member.header_offset + 30 + sum(unpack_from("<HH", local, 26))
+        file.seek(start)
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            return None
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        if (
+            dtype.hasobject
+            or file.tell() - start + dtype.itemsize * int(np.prod(shape, dtype=object)) > member.file_size
+        ):
+            return None
+        return np.asarray(np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C"))
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Column:
+    """One array, and the type that its rows get; None: they have it."""
+
+    array: Array
+    dtype: str | None
+
+    def rows(self, rows: Array | slice) -> Array:
+        found = self._own(rows)
+        if self.dtype is None:
+            return found
+        if self.dtype in ML_DTYPES:
+            converted = held(found, self.dtype)
+            assert converted is not None  # all its values were looked at
+            return converted
+        return found.astype(NUMPY[self.dtype])
+
+    def _own(self, rows: Array | slice) -> Array:
+        """The rows in the array's own type."""
+        if self.array.ndim == 0:
+            return self.array
+        flags = self.array.flags
+        if isinstance(rows, slice) or not (flags.c_contiguous and flags.aligned):
+            return self.array[rows]
+        return self.array.take(rows, axis=0)  # several times as fast; of other layouts it would copy all first
+
+
+class Dataset:
+    """Named arrays with samples along their first axis, all as many. Arrays without axes belong to every sample.
+
+    Nothing is copied. Where an array has another type than the model, rows are converted as they are taken; whether the
+    type holds all its values exactly is found out at once, in one pass over an array whose type does not tell.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, Any], inputs: Mapping[str, InputType], optional: Collection[str], what: str
+    ) -> None:
+        """Take those arrays that are inputs. optional: inputs that may be missing. InputError, which says `what`."""
+        plain = {n: as_plain(f"array {n!r} of {what}", a) for n, a in arrays.items() if n in inputs}
+        if missing := [n for n in inputs if n not in plain and n not in optional]:
+            raise InputError(_lacks(what, missing, [n for n in arrays if n not in inputs], list(arrays)))
+        self._columns = {n: _column(plain[n], t, f"array {n!r} of {what}") for n, t in inputs.items() if n in plain}
+        sizes = {n: len(c.array) for n, c in self._columns.items() if c.array.ndim}
+        if not sizes or min(sizes.values()) == 0:
+            raise InputError(f"no samples in {what}: arrays need a first axis of samples, there are {sizes}")
+        if len(set(sizes.values())) > 1:
+            raise InputError(f"{what} has arrays of different numbers of samples: {sizes}")
+        self._size = next(iter(sizes.values()))
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs that there are arrays of."""
+        return tuple(self._columns)
+
+    def rows(self, rows: Array | slice) -> dict[str, Array]:
+        """Some of the samples, in the model's types: by their indices (a copy), or a slice of them."""
+        return {n: c.rows(rows) for n, c in self._columns.items()}
+
+    def fingerprint(self) -> str:
+        """A hash of names, types, shapes and up to 256 samples, spread over all: tells one data set from another."""
+        digest = blake2b(digest_size=16)
+        some = np.unique(np.linspace(0, self._size - 1, min(self._size, _SAMPLED)).astype(np.int64))
+        for name, a in sorted(self.rows(some).items()):
+            shape = (self._size, *a.shape[1:]) if a.ndim else ()
+            digest.update(repr((name, a.dtype.name, shape)).encode())
+            digest.update(a.tobytes())
+        return digest.hexdigest()
+
+
+def _lacks(what: str, missing: list[str], unused: list[str], there: list[str]) -> str:
+    names = ", ".join(f"{n!r}{did_you_mean(n, unused)}" for n in missing)
+    return f"{what} has no array {names}: it has {', '.join(map(repr, there)) or 'none'}"
+
+
+def _column(array: Array, t: InputType, what: str) -> _Column:
+    """An array for an input. InputError: it does not fit."""
+    wanted = np.dtype(NUMPY[t.dtype])
+    name = ML_DTYPES.get(t.dtype, wanted.name)
+    if len(t.dims) != array.ndim:
+        raise InputError(f"{what} has shape {list(array.shape)}: the model takes {t}")
+    if array.dtype == wanted and t.dtype not in BITS and t.dtype not in ML_DTYPES:
+        return _Column(array, None)
+    if t.dtype in ML_DTYPES:  # rounded, if need be: files have no such type
+        if any(held(chunk, t.dtype) is None for chunk in _chunks(array)):
+            raise InputError(f"{what} is {array.dtype}: the model takes {name}, which cannot hold its values")
+        return _Column(array, t.dtype)
+    exact = array.dtype.kind == "f" or array.dtype.itemsize < 8 or wanted.kind != "f"  # NumPy says i64 is safe as f64
+    if exact and np.can_cast(array.dtype, wanted, "safe"):
+        return _Column(array, t.dtype)
+    if array.dtype.kind not in {"i": "biu", "u": "biu", "f": "biuf"}.get(wanted.kind, ""):
+        remedy = f"; give whole numbers as that: .astype({name!r})"
+        whole = remedy if array.dtype.kind == "f" and wanted.kind in "iu" else ""
+        raise InputError(f"{what} is {array.dtype}: the model takes {name}, which cannot hold its values{whole}")
+    for chunk in _chunks(array):
+        lost = _lost(chunk, wanted)
+        if lost.any():
+            example = chunk[lost][0]
+            as_what = "which cannot hold" if wanted.kind in "iu" else "which would round"
+            raise InputError(
+                f"{what} is {array.dtype}: the model takes {name}, {as_what} {example!s}; if that is meant, give it "
+                f"as {name}: .astype({name!r})"
+            )
+    return _Column(array, t.dtype)
+
+
+def _chunks(array: Array) -> Iterator[Array]:
+    """The array in pieces along its first axis."""
+    if array.ndim == 0:
+        yield array
+        return
+    rows = max(1, _CHUNK // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        yield array[start : start + rows]
+
+
+def _lost(array: Array, wanted: np.dtype[Any]) -> Array:
+    """Which numbers another type does not hold exactly. Of integers as floats: those beyond its digits."""
+    if wanted.kind in "iu":
+        info = np.iinfo(wanted)
+        return np.asarray((array < info.min) | (array > info.max))
+    if array.dtype.kind in "iu":
+        most = 2 ** (np.finfo(wanted).nmant + 1)
+        return np.asarray((array > most) | (array < -most))
+    with np.errstate(over="ignore"):
+        back = array.astype(wanted).astype(array.dtype)
+    return np.asarray((back != array) & ~(np.isnan(back) & np.isnan(array)))

@@ -1,0 +1,335 @@
+"""What is measured on validation data after an epoch, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import CompileError, InputError, did_you_mean
+from compiler.frontend import NeedsStatic, Source
+from compiler.ir.graph import Graph
+from compiler.ir.types import FLOATS, INTEGERS, TensorType
+from compiler.runtime.memory import Array
+from compiler.runtime.step import StepFunction
+from compiler.specialize import as_typed
+from compiler.training.data import Dataset
+from compiler.training.measures import Measure, accuracy, as_numbers, mean_error
+
+WHAT = "the validation data"
+
+LOSS, ACCURACY = "loss", "accuracy"
+
+_ROWS = 4096  # labels that are looked at together
+
+COMPARED: Mapping[str, Callable[[Graph, str, str, TensorType], Measure | str]] = {
+    ACCURACY: accuracy,
+    "mae": partial(mean_error, 1),
+    "mse": partial(mean_error, 2),
+}
+"""Metrics of an output and a label."""
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A metric that compares an output, by its public name, with an input, sample by sample."""
+
+    name: str
+    output: str
+    label: str
+    measure: Measure
+
+
+@dataclass(frozen=True)
+class _Scalar:
+    """A metric that the graph computes: an output with one number for a batch."""
+
+    name: str
+    output: str
+
+
+class Metrics:
+    """Measures over all samples of validation data, from one pass over it.
+
+    A metric is "loss" (the algorithm's output of that name, else its only scalar one), "accuracy", "mae" or "mse" of
+    an output and a label (`accuracy`, `mean_error` in `measures`), or the name of any output of inference or the
+    algorithm that is one number. "accuracy" takes the first output for which there is a label that fits: the input
+    `OUTPUT.label` or `OUTPUT.target`, or the only one that fits among the inputs of the algorithm alone.
+    "accuracy:OUTPUT" names the output, "accuracy:OUTPUT:LABEL" the label as well, which may then be any input. By
+    default: accuracy of integer labels, else mae, if there is a label, and "loss", if there is one. Outputs of the
+    algorithm come from `StepFunction.evaluate`, so nothing changes. One number for a batch counts with its samples.
+
+    names: what a call gives, in order. larger: those of which a larger value is the better one. data: the arrays.
+    notes: what is measured in another way than one may think. InputError: all that is wrong with names or data.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        validation: Mapping[str, Any],
+        *,
+        step: StepFunction,
+        source: Source,
+        batch: int,
+        algorithm: int | None,
+        static: Mapping[str, Array],
+    ) -> None:
+        self._step, self._batch, self._source, self._algorithm = step, batch, source, algorithm
+        self._static = {n: as_typed(source, n, a) for n, a in static.items()}
+        self.notes: list[str] = []
+        inference = {n: t for n, t in source.inputs_of("infer", algorithm).items() if n not in static}
+        idle = source.idle_inputs(algorithm)
+        step_inputs = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in static}
+        given = {n: t for n, t in step_inputs.items() if n in validation}
+        self.data = Dataset(validation, inference | given, source.defaults, WHAT)
+        self._types = {n: (inference | given)[n] for n in self.data.names}
+        self._inference = [n for n in self.data.names if n in inference]
+        self._lacking = [n for n in step_inputs if n not in {*given, *idle, *source.defaults}]
+        self._labels = [n for n in self.data.names if n not in inference and self._types[n].dims]
+        self._validation = validation
+        first = self.data.rows(np.minimum(np.arange(batch), len(self.data) - 1))
+        self._graph = self._at(first)
+        self._typed = {n: TensorType(t.dtype, first[n].shape) for n, t in self._types.items()}
+        self._metrics = self._default() if names is None else self._named(names)
+        self.names = tuple(m.name for m in self._metrics)
+        self.larger = frozenset(m.name for m in self._metrics if m.name.split(":")[0] == ACCURACY)
+        infers = set(source.inference_outputs)
+        self._scalars = [m for m in self._metrics if isinstance(m, _Scalar)]
+        self._compared = [m for m in self._metrics if isinstance(m, _Compared)]
+        self._evaluates = any(m.output not in infers for m in self._metrics)
+        self._outputs = tuple(dict.fromkeys(m.output for m in self._metrics))
+        self._whole = bool(self._scalars) and not self._is_open(first)
+        if self._whole and len(self.data) % batch:
+            self._note_rest()
+
+    # --- what the model has --------------------------------------------------------------------------------
+    def _at(self, rows: Mapping[str, Array]) -> Graph:
+        """The graph that is run, as imported, for arrays of these shapes."""
+        dims: dict[str, int] = {}
+        for name, t in self._types.items():
+            have = rows[name].shape
+            want = tuple(dims.setdefault(d, n) if isinstance(d, str) else d for d, n in zip(t.dims, have, strict=True))
+            if want != have:
+                raise InputError(f"array {name!r} of {WHAT} has samples of shape {list(have[1:])}: the model takes {t}")
+        role = "infer" if self._lacking else "evaluate"
+        fed = [n for n in self._types if n in self._source.defaults]
+        try:
+            return self._source.graph(role, dims, self._static, self._algorithm, fed)
+        except NeedsStatic as e:  # values that decide shapes: those of these samples
+            if not set(e.inputs) <= set(rows):
+                raise
+            fixed = self._static | {n: as_typed(self._source, n, rows[n]) for n in e.inputs}
+            return self._source.graph(role, dims, fixed, self._algorithm, [n for n in fed if n not in fixed])
+
+    def _is_open(self, first: Mapping[str, Array]) -> bool:
+        """Whether the samples that do not fill a batch can be run alone."""
+        rest = len(self.data) % self._batch
+        if rest == 0 or any(isinstance(t.dims[0], int) for t in self._types.values() if t.dims):
+            return rest == 0
+        try:
+            self._at({n: a[:rest] if a.ndim else a for n, a in first.items()})
+        except CompileError:  # the size is in the shapes of a Reshape, say
+            return False
+        return True
+
+    def _note_rest(self) -> None:
+        rest, names = len(self.data) % self._batch, ", ".join(repr(m.name) for m in self._scalars)
+        if rest == len(self.data):
+            raise InputError(
+                f"{WHAT} has {rest} samples, which do not fill one batch of {self._batch}, the model's fixed size: "
+                f"{names} cannot be measured, give more"
+            )
+        self.notes.append(
+            f"the last {rest} of {len(self.data)} validation samples do not fill a batch of {self._batch}, the model's "
+            f"fixed size: {names} leaves them out"
+        )
+
+    def _numbers(self) -> list[str]:
+        """Outputs that are one number for a batch."""
+        g = self._graph
+        return [n for n, v in g.outputs.items() if g.type(v).size == 1 and g.type(v).dtype in FLOATS | INTEGERS]
+
+    def _losses(self) -> list[str]:
+        """What may be called the loss: the output of that name, else scalars of floating point of the algorithm."""
+        g, own = self._graph, self._source.own_outputs(self._algorithm)
+        found = [n for n in self._numbers() if g.type(g.outputs[n]).dtype in FLOATS]
+        if LOSS in found:
+            return [LOSS]
+        if own:  # one algorithm: the trainer takes the first for its loss, too
+            return [n for n in found if n in own][:1]
+        return [n for n in found if n not in self._source.inference_outputs]
+
+    # --- choosing ------------------------------------------------------------------------------------------
+    def _default(self) -> list[_Compared | _Scalar]:
+        found: list[_Compared | _Scalar] = []
+        reasons = []
+        kinds = [ACCURACY, "mae"] if any(self._types[n].dtype in INTEGERS for n in self._labels) else ["mae"]
+        for kind in kinds:
+            try:
+                metric = self._comparison(kind, kind)
+            except InputError as e:
+                reasons.append(str(e))
+                continue
+            if kind == ACCURACY and (self._types[metric.label].dtype not in INTEGERS or self._wrong(metric)):
+                continue  # numbers to be met, which only look like answers to yes-or-no questions
+            found.append(metric)
+            break
+        losses = self._losses()
+        if len(losses) == 1:
+            if not found and self._labels:
+                self.notes.append(f"only the loss is measured: {reasons[-1]}")
+            found.append(_Scalar(LOSS, losses[0]))
+        elif self._lacking and found:
+            self.notes.append(f"the loss is not measured: {self._lacks()}")
+        if not found:
+            can = f"; its outputs can be named: {', '.join(map(repr, losses))}" if losses else ""
+            lacks = [self._lacks()] if self._lacking else []
+            raise InputError(f"no metric: {'; '.join([*reasons[-1:], *lacks])}{can}")
+        return found
+
+    def _lacks(self) -> str:
+        return f"{WHAT} has no array {', '.join(map(repr, self._lacking))}"
+
+    def _named(self, names: Sequence[str]) -> list[_Compared | _Scalar]:
+        if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+            raise InputError(f"metrics is a list of names, not {names!r}")
+        found: list[_Compared | _Scalar] = []
+        problems = []
+        for name in dict.fromkeys(names):
+            try:
+                found.append(self._metric(name))
+            except InputError as e:
+                problems.append(str(e))
+        if problems:
+            raise InputError("; ".join(problems))
+        wrong = [(m, self._wrong(m)) for m in found if isinstance(m, _Compared)]
+        if problems := [f"metric {m.name!r}: in label {m.label!r}, {what}" for m, what in wrong if what]:
+            raise InputError("; ".join(problems))
+        return found
+
+    def _metric(self, name: str) -> _Compared | _Scalar:
+        outputs = self._graph.outputs
+        if name in outputs and name in self._numbers():
+            return _Scalar(name, name)
+        kind, _, rest = name.partition(":")
+        if kind in COMPARED and (rest or name == kind):
+            return self._comparison(name, kind, *(self._parts(name, rest) if rest else ()))
+        if name == LOSS and not self._lacking:
+            losses = self._losses()
+            if len(losses) == 1:
+                return _Scalar(name, losses[0])
+            if losses:
+                several = ", ".join(map(repr, losses))
+                raise InputError(f"metric 'loss': there are several algorithms, name one of their outputs: {several}")
+            raise InputError("metric 'loss': the algorithm has no output of floating point that is one number")
+        if self._lacking and (name == LOSS or name in self._source.output_names(self._algorithm)):
+            raise InputError(f"metric {name!r} is an output of the step: {self._lacks()}")
+        if name in outputs:
+            shape = list(self._graph.type(outputs[name]).shape)
+            with_label = " or ".join(f"'{kind}:{name}'" for kind in COMPARED)
+            raise InputError(
+                f"metric {name!r}: that output has shape {shape} for {self._batch} samples, and a metric is one "
+                f"number; {with_label} compares it with labels"
+            )
+        known = list(dict.fromkeys([*([LOSS] if self._losses() else []), *COMPARED, *self._numbers()]))
+        there = ", ".join(map(repr, known))
+        raise InputError(f"there is no metric {name!r}{did_you_mean(name, known)}: there are {there}")
+
+    def _parts(self, name: str, rest: str) -> tuple[str, str]:
+        """OUTPUT or OUTPUT:LABEL as the two names, which may have colons themselves; the label is '' if it has none."""
+        outputs = self._compared_outputs()
+        if rest in outputs:
+            return rest, ""
+        pairs = [(rest[:i], rest[i + 1 :]) for i, c in enumerate(rest) if c == ":"]
+        for output, label in pairs:
+            if output in outputs and label in self._types:
+                return output, label
+        for output, label in pairs:
+            if output in outputs:
+                near = did_you_mean(label, self._types) or f": it has {', '.join(map(repr, self._types))}"
+                raise InputError(f"metric {name!r}: {WHAT} has no array {label!r}{near}")
+        near = did_you_mean(rest, outputs) or f": there are {', '.join(map(repr, outputs)) or 'none'}"
+        raise InputError(f"metric {name!r}: inference has no output {rest!r} of samples{near}")
+
+    def _compared_outputs(self) -> list[str]:
+        """Outputs of inference that have samples along their first axis."""
+        g = self._graph
+        return [n for n in self._source.inference_outputs if n in g.outputs and self._sampled(g, g.outputs[n])]
+
+    def _sampled(self, g: Graph, value: str) -> bool:
+        return g.type(value).shape[:1] == (self._batch,)
+
+    def _comparison(self, name: str, kind: str, output: str = "", label: str = "") -> _Compared:
+        """The metric of these, or of the first output that a label fits. InputError: there is none, or several do."""
+        labels = [label] if label else self._labels
+        if not labels:
+            raise InputError(
+                f"metric {name!r} needs a label, an input of the training algorithm alone: {WHAT} has none; "
+                f"'{kind}:OUTPUT:INPUT' names any input"
+            )
+        outputs = [output] if output else self._compared_outputs()
+        reasons = []
+        for o in outputs:
+            made = {t: COMPARED[kind](self._graph, self._graph.outputs[o], t, self._typed[t]) for t in labels}
+            fits = {t: m for t, m in made.items() if not isinstance(m, str)}
+            own = [t for t in (f"{o}.label", f"{o}.target") if t in fits]
+            chosen = own[:1] or list(fits)
+            if len(chosen) > 1:
+                names = ", ".join(f"'{kind}:{o}:{t}'" for t in chosen)
+                raise InputError(f"metric {name!r}: several labels fit output {o!r}, name one: {names}")
+            if chosen:
+                return _Compared(name, o, chosen[0], fits[chosen[0]])
+            shape = list(self._graph.type(self._graph.outputs[o]).shape)
+            reasons += [
+                f"output {o!r} of shape {shape} with label {t!r} of shape {list(self._typed[t].shape)}: {m}"
+                for t, m in made.items()
+            ]
+        raise InputError(f"metric {name!r}: {'; '.join(reasons) or 'inference has no output of samples'}")
+
+    def _wrong(self, metric: _Compared) -> str:
+        """What is wrong with the labels for a metric, which else would be found in the middle of training."""
+        t = self._types[metric.label]
+        alone = Dataset(self._validation, {metric.label: t}, (), WHAT)
+        parts = (alone.rows(slice(start, start + _ROWS))[metric.label] for start in range(0, len(alone), _ROWS))
+        return next((what for part in parts if (what := metric.measure.wrong(as_numbers(part, t.dtype)))), "")
+
+    # --- measuring -----------------------------------------------------------------------------------------
+    def __call__(self) -> dict[str, float]:
+        """Measure on the current state. NaN: of no label that counts."""
+        total = dict.fromkeys(self.names, 0.0)
+        count = dict.fromkeys(self.names, 0.0)
+        for rows, samples in self._batches():
+            outputs = self._run(rows)
+            if samples == self._batch or not self._whole:
+                for s in self._scalars:
+                    total[s.name] += float(self._number(outputs, s.output).reshape(())) * samples
+                    count[s.name] += samples
+            for m in self._compared:
+                label = as_numbers(rows[m.label], self._types[m.label].dtype)[:samples]
+                added, counted = m.measure(self._number(outputs, m.output)[:samples], label)
+                total[m.name] += added
+                count[m.name] += counted
+        return {n: total[n] / count[n] if count[n] else float("nan") for n in self.names}
+
+    def _batches(self) -> Iterator[tuple[dict[str, Array], int]]:
+        """The samples in order. A batch that is not full is filled up with the last sample, unless scalars need it so.
+
+        Then another size is compiled, if it can be.
+        """
+        for start in range(0, len(self.data), self._batch):
+            samples = min(self._batch, len(self.data) - start)
+            if samples == self._batch or (self._scalars and not self._whole):
+                yield self.data.rows(slice(start, start + samples)), samples
+            elif self._compared:
+                yield self.data.rows(np.minimum(np.arange(start, start + self._batch), len(self.data) - 1)), samples
+
+    def _run(self, rows: Mapping[str, Array]) -> dict[str, Array]:
+        if self._evaluates:
+            return self._step.evaluate(rows, fetch=self._outputs)
+        return self._step.infer({n: rows[n] for n in self._inference})
+
+    def _number(self, outputs: Mapping[str, Array], name: str) -> Array:
+        return as_numbers(outputs[name], self._graph.type(self._graph.outputs[name]).dtype)

@@ -1,0 +1,121 @@
+"""Where training stands, what it trains, and both in a checkpoint beside the state."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+import onnx
+
+from compiler.errors import StateError
+from compiler.runtime.checkpoint import checksum, load_state, read_metadata, save_state
+from compiler.runtime.memory import Array
+
+_POSITION, _WHAT, _CHECKSUM = "position", "training", "checksum"
+
+Identity = Mapping[str, Any]
+"""What must be equal for a run to go on with the same bits: values that JSON has, by what they are called."""
+
+
+@dataclass
+class Position:
+    """Where training stands.
+
+    epoch: epochs done, with their validation. samples: those done of the epoch that runs. step: steps done in all.
+    total: sum of the losses of this epoch, each times the samples of its step; None without a loss. nan_step: the first
+    step of this epoch whose loss was not finite. seconds: that this epoch took so far. monitor, larger: the
+    value that decides which model is the best one (see `Run`), and whether its largest is the best. best, best_epoch:
+    the best one so far and its epoch.
+    """
+
+    epoch: int = 0
+    samples: int = 0
+    step: int = 0
+    total: float | None = None
+    nan_step: int | None = None
+    seconds: float = 0.0
+    monitor: str | None = None
+    larger: bool = False
+    best: float | None = None
+    best_epoch: int = 0
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str], state: Mapping[str, Array], position: Position, identity: Identity
+) -> None:
+    """Write state and position to one file, whole or not at all. OSError as the file system gives it."""
+    about = {_POSITION: json.dumps(asdict(position)), _WHAT: json.dumps(identity), _CHECKSUM: checksum(state)}
+    save_state(path, state, about)
+
+
+def load_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Array], identity: Identity) -> Position:
+    """Overwrite the state by that of a checkpoint, and give its position; nothing is changed by an error.
+
+    StateError: no checkpoint, a damaged one, or one of another training: it tells every difference.
+    """
+    name = os.fspath(path)
+    about = read_metadata(path)
+    if _POSITION not in about or _WHAT not in about:
+        raise StateError(
+            f"{name!r} holds a state, but not where a training stands: read it with step.load, or give the checkpoint "
+            "of a run"
+        )
+    try:
+        position, then = Position(**json.loads(about[_POSITION])), json.loads(about[_WHAT])
+    except (ValueError, TypeError) as e:
+        raise StateError(f"{name!r} is a damaged checkpoint, or of another version of onnxc: {e}") from e
+    if problems := differences(then, identity):
+        raise StateError(f"{name!r} is a checkpoint of another training: {'; '.join(problems)}")
+    load_state(path, state, about.get(_CHECKSUM))
+    return position
+
+
+def hashed(about: str, digest: str) -> Identity:
+    """A thing that is too large to be told: a description, and a hash of its contents."""
+    return {"about": about, "hash": digest}
+
+
+def differences(then: Identity, now: Identity) -> list[str]:
+    """What is not as it was, each in a few words."""
+    found = []
+    for what in dict.fromkeys((*then, *now)):
+        old, new = then.get(what), now.get(what)
+        if old == new:
+            continue
+        was, now_is = _said(old), _said(new)
+        found.append(f"{what}: other contents" if was == now_is else f"{what} was {was}, now it is {now_is}")
+    return found
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping) and "about" in value:
+        return str(value["about"])
+    return "none" if value in (None, "", {}) else "on" if value is True else "off" if value is False else str(value)
+
+
+def hash_of_model(model: onnx.ModelProto) -> str:
+    """Of all that a model computes and starts from, but for tensors in other files.
+
+    Piece by piece, as a message of more than 2 GB cannot be written at once.
+    """
+    digest = blake2b(digest_size=16)
+    graph = model.graph
+    for parts in (model.opset_import, model.functions, model.training_info, graph.node, graph.input, graph.output):
+        for part in parts:
+            digest.update(part.SerializeToString(deterministic=True))
+        digest.update(b"|")
+    for tensor in (*graph.initializer, *graph.sparse_initializer):
+        digest.update(tensor.SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+def hash_of_arrays(arrays: Mapping[str, Array]) -> str:
+    """Of all elements."""
+    digest = blake2b(digest_size=16)
+    for name, a in sorted(arrays.items()):
+        digest.update(repr((name, a.dtype.name, a.shape)).encode() + a.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,216 @@
+"""A run in a folder: checkpoints, the best and the last model, a log; and when training ends before its last epoch."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from compiler.errors import DivergedError, InputError, StateError, did_you_mean
+from compiler.training.log import Log, Row, read_log
+from compiler.training.trainer import Epoch, Progress, Trainer, column
+
+CHECKPOINT, BEST, LAST, LOG = "checkpoint.safetensors", "best.onnx", "last.onnx", "log.csv"
+"""Files of a run."""
+
+UNFINISHED = (".onnxc-*.part", ".tmp??????")
+"""Files that a killed process was writing: ours, and those of safetensors, which has its own before it renames it."""
+
+
+class Run:
+    """Trains, and keeps what comes of it.
+
+    folder: made if it is not there; without one, nothing but the log is written. It gets `checkpoint.safetensors` (at
+    the end of each epoch, and each `every` steps), `last.onnx` and `best.onnx` (inference models as of the last epoch,
+    and of the best one by `monitor`) and the log. Each is written whole or not at all, so that a process that is killed
+    at any moment leaves a run that can go on. resume: go on from the checkpoint, with the same bits in all files (but
+    the times in the log) as without a break.
+
+    log: a file that ends with .csv or .jsonl, by default log.csv in the folder. monitor: the column of the log that
+    decides which model is best: by default the first metric, or without validation the loss. The smallest value is the
+    best one, the largest of accuracy, and with monitor_max. early_stop: end after so many epochs in a row that were not
+    the best. stop_on_nan: end with a DivergedError if the loss is not finite; the checkpoint is then one of before that
+    step.
+
+    After `train`: ended is why it did: "epochs", "early stop" or "request". rows: those of the log, also where
+    there is no file of it. InputError: the folder holds a run and `resume` is not given, or it has none to resume, or
+    another process has it.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        resume: bool = False,
+        every: int | None = None,
+        log: str | os.PathLike[str] | None = None,
+        monitor: str | None = None,
+        monitor_max: bool = False,
+        early_stop: int | None = None,
+        stop_on_nan: bool = False,
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.ended: str | None = None
+        self.rows: list[Row] = []
+        self._resume, self._every = resume, every
+        self._monitor, self._monitor_max = monitor, monitor_max
+        self._early_stop, self._stop_on_nan = early_stop, stop_on_nan
+        for name, value in (("every", every), ("early_stop", early_stop)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InputError(f"{name} must be a positive integer, not {value!r}")
+        if self.folder is None and (resume or every):
+            raise InputError("checkpoints need a folder: give one to write them to, and to resume from")
+        self._unlock: weakref.finalize[..., Any] | None = None
+        if self.folder is not None:
+            self._take(self.folder)
+        self.log = Path(log) if log is not None else None if self.folder is None else self.folder / LOG
+        if self.log is not None:
+            Log(self.log, ())  # it looks at the name
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Where the checkpoint is, or will be."""
+        return None if self.folder is None else self.folder / CHECKPOINT
+
+    def _take(self, folder: Path) -> None:
+        """Make the folder, if there is none, and lock it. InputError: it is not for us."""
+        there = (folder / CHECKPOINT).exists()
+        if self._resume and not there:
+            raise InputError(f"there is no checkpoint in {str(folder)!r} to resume from: start without resume=True")
+        if there and not self._resume:
+            raise InputError(
+                f"{str(folder)!r} holds a run already: go on with it by resume=True, or use another folder"
+            )
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{str(folder)!r} is a file: a run needs a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock(folder)
+        for pattern in UNFINISHED:
+            for part in folder.glob(pattern):
+                with suppress(OSError):
+                    part.unlink()
+
+    def _lock(self, folder: Path) -> None:
+        """Make a folder ours until training or the process ends, or the run is forgotten. InputError: it is taken."""
+        handle = os.open(folder, os.O_RDONLY)
+        self._unlock = weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise InputError(
+                f"another run is at work in {str(folder)!r}: wait for its end, or use another folder"
+            ) from e
+        except OSError:
+            pass  # a file system without locks
+
+    def train(
+        self, trainer: Trainer, epochs: int, progress: Progress | None = None, *, stop: Callable[[], Any] | None = None
+    ) -> Iterator[Epoch]:
+        """Train until `epochs` epochs are done in all, and yield after each, when its files are written.
+
+        progress: called after each step. stop: asked after each step; once it is true, a checkpoint is written and
+        training ends. Errors as for `Trainer.run` and `Trainer.resume`; StateError: the run has another monitor;
+        DivergedError; OSError.
+        """
+        if self.folder is not None and self._unlock is not None and not self._unlock.alive:
+            self._lock(self.folder)  # it was given back after the last time
+        try:
+            yield from self._train(trainer, epochs, progress, stop)
+        finally:
+            if self._unlock is not None:
+                self._unlock()
+
+    def _train(
+        self, trainer: Trainer, epochs: int, progress: Progress | None, stop: Callable[[], Any] | None
+    ) -> Iterator[Epoch]:
+        monitor, larger = self._monitored(trainer)
+        if self._resume:
+            assert self.checkpoint is not None
+            trainer.resume(self.checkpoint)
+            then = trainer.position
+            if then.monitor is not None and (then.monitor, then.larger) != (monitor, larger):
+                raise StateError(
+                    f"{str(self.folder)!r} is a run whose best epoch is that of the {_extreme(then.larger)} "
+                    f"{then.monitor!r}, now it were that of the {_extreme(larger)} {monitor!r}"
+                )
+        at = trainer.position
+        at.monitor, at.larger = monitor, larger
+        log = None
+        if self.log is not None:
+            log = Log(self.log, list(Epoch(0, 0, 0, None, dict.fromkeys(trainer.metrics, 0.0)).record()))
+            log.begin(at.epoch)
+            self.rows = read_log(self.log)
+        asked = False
+
+        def after(epoch: int, done: int, loss: float | None) -> None:
+            nonlocal asked
+            asked = stop is not None and bool(stop())
+            if asked or (self._every and at.step % self._every == 0 and done < trainer.samples):
+                self._save(trainer)
+            if progress is not None:
+                progress(epoch, done, loss)
+
+        self.ended = "early stop" if self._waited(trainer) else "epochs"
+        if self.ended == "early stop":
+            return
+        try:
+            for epoch in trainer.run(epochs, after, stop=lambda: asked, stop_on_nan=self._stop_on_nan):
+                self._keep(trainer, epoch, log)
+                yield epoch
+                if self._waited(trainer):
+                    self.ended = "early stop"
+                    break
+                if asked := stop is not None and bool(stop()):
+                    break
+        except DivergedError as e:
+            kept = self.checkpoint is not None and self.checkpoint.exists()
+            raise DivergedError(e.loss, e.step, e.epoch, str(self.checkpoint) if kept else "") from None
+        if asked:
+            self.ended = "request"
+
+    def _keep(self, trainer: Trainer, epoch: Epoch, log: Log | None) -> None:
+        """Write what an epoch gave. The checkpoint comes last: without it, all is done again, with the same bits."""
+        at, row = trainer.position, epoch.record()
+        value = row.get(at.monitor) if at.monitor is not None else None
+        best = (
+            value is not None
+            and math.isfinite(value)
+            and (at.best is None or (value > at.best if at.larger else value < at.best))
+        )
+        if best:
+            at.best, at.best_epoch = value, epoch.number
+        if self.folder is not None:
+            for name in (LAST, BEST) if best else (LAST,):
+                trainer.step.export(self.folder / name)
+        if log is not None:
+            log.append(row)
+        self.rows.append(row)
+        self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        if self.checkpoint is not None:
+            trainer.save(self.checkpoint)
+
+    def _waited(self, trainer: Trainer) -> bool:
+        """Whether training has gone on long enough without a better model."""
+        at = trainer.position
+        return self._early_stop is not None and at.epoch - at.best_epoch >= self._early_stop
+
+    def _monitored(self, trainer: Trainer) -> tuple[str, bool]:
+        """The column that decides, and whether its largest value is the best one. InputError: there is no such one."""
+        larger = {column(m): trainer.larger_is_better(m) for m in trainer.metrics} | {"loss": False}
+        monitor = self._monitor or next(iter(larger))
+        if monitor not in larger:
+            known = ", ".join(map(repr, larger))
+            near = did_you_mean(monitor, larger)
+            raise InputError(f"monitor: nothing is measured that is called {monitor!r}{near}: there are {known}")
+        return monitor, larger[monitor] or self._monitor_max
+
+
+def _extreme(larger: bool) -> str:
+    return "largest" if larger else "smallest"

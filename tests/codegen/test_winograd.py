@@ -1,0 +1,314 @@
+"""Winograd's minimal filtering: its transforms, its error bound on kind and unkind inputs, and where it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import compiler.ir.definitions  # noqa: F401  # registers onnxc.ConvWeightGrad
+from compiler.codegen.calls import Words
+from compiler.codegen.kernels import conv, conv_weight
+from compiler.codegen.native import TILE, Kernel, kernel, native
+from compiler.codegen.native.winograd import F2, Filter, make_collect, make_transform
+from tests.codegen.runner import NodeRun, make_node, run_op
+from tests.codegen.test_conv import Case, check_weight, values
+
+Array = NDArray[Any]
+SCHEMES = [F2]
+UNIT = 2.0**-24
+PAD = (1, 1, 1, 1)
+
+
+def matrices(scheme: Filter) -> tuple[Array, Array, Array]:
+    return np.array(scheme.bt), np.array(scheme.g), np.array(scheme.at)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_scheme_is_a_convolution(scheme: Filter) -> None:
+    """Bilinear, so it is enough to look at each input and each weight alone."""
+    bt, g, at = matrices(scheme)
+    for (i, j), (k, n) in ((q, p) for q in np.ndindex(scheme.a, scheme.a) for p in np.ndindex(3, 3)):
+        d, w = np.zeros((scheme.a, scheme.a)), np.zeros((3, 3))
+        d[i, j], w[k, n] = 1, 1
+        y = at @ ((g @ w @ g.T) * (bt @ d @ bt.T)) @ at.T
+        want = [[float((p + k, q + n) == (i, j)) for q in range(scheme.m)] for p in range(scheme.m)]
+        np.testing.assert_allclose(y, want, rtol=0, atol=1e-14)
+
+
+def make_call(do: Any, operands: int) -> Kernel:
+    @kernel
+    def four(lo: int, hi: int, src: int, sp: int, dst: int, dp: int) -> None:
+        do(src, sp, dst, dp)
+
+    @kernel
+    def five(lo: int, hi: int, src: int, sp: int, bias: int, dst: int, dp: int) -> None:
+        do(src, sp, bias, dst, dp)
+
+    return four if operands == 4 else five
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("which", ["inputs", "outputs", "planes"])
+def test_transforms_of_tiles(scheme: Filter, which: str) -> None:
+    """Small integers: without rounding, compiled and plain Python give the same."""
+    m, a, vl = scheme.m, scheme.a, TILE["f32"].vl
+    matrix = {"inputs": scheme.bt, "outputs": scheme.at, "planes": scheme.bt}[which]
+    p, n = np.array(matrix, np.float32), len(matrix[0])
+    rng = np.random.default_rng(0)
+    tiles = rng.integers(-3, 4, (vl, n, n)).astype(np.float32)
+    if which == "inputs":  # of neighbouring tiles: they overlap
+        image = rng.integers(-3, 4, (n, m * (vl + 1))).astype(np.float32)
+        tiles = np.stack([image[:, t * m : t * m + n] for t in range(vl)])
+        source, pitch = image, image.shape[1]
+    else:
+        source, pitch = np.zeros((n * n, vl + 3), np.float32), vl + 3
+        source[:, :vl] = tiles.reshape(vl, -1).T
+    result = p @ tiles @ p.T
+    if which == "outputs":
+        bias = np.array([5], np.float32)
+        k, want = make_call(make_collect(matrix), 5), np.zeros((m, m * vl + 2), np.float32)
+        want[:, : m * vl] = (result + bias).transpose(1, 0, 2).reshape(m, -1)
+        operands = [source.ctypes.data, pitch, bias.ctypes.data]
+    else:
+        k = make_call(make_transform(matrix, m if which == "inputs" else 0), 4)
+        want = np.zeros((a * a, vl + 2), np.float32)
+        want[:, :vl] = result.reshape(vl, -1).T
+        operands = [source.ctypes.data, pitch]
+    for run in (native(k), k):
+        got = np.zeros_like(want)
+        run(0, 1, *operands, got.ctypes.data, want.shape[1])
+        np.testing.assert_array_equal(got, want)
+
+
+def bound(scheme: Filter, x: Array, w: Array, b: Array | None, pads: Sequence[int], out: Sequence[int]) -> Array:
+    """The bound of the module's docstring for each output. x [n, c, h, w] and w [o, c, 3, 3] in float64."""
+    bt, g, at = (np.abs(p) for p in matrices(scheme))
+    m, a = scheme.m, scheme.a
+    th, tw = -(-out[0] // m), -(-out[1] // m)
+    padded = np.zeros((*x.shape[:2], th * m + 2, tw * m + 2))
+    inside = np.pad(np.abs(x), [(0, 0), (0, 0), *((p, 0) for p in pads[:2])])[..., : padded.shape[2], : padded.shape[3]]
+    padded[..., : inside.shape[2], : inside.shape[3]] = inside
+    d = np.lib.stride_tricks.sliding_window_view(padded, (a, a), (2, 3))[:, :, ::m, ::m]
+    sums = np.einsum("ncijpq,ocpq->noijpq", bt @ d @ bt.T, g @ np.abs(w) @ g.T)
+    y = (at @ sums @ at.T).swapaxes(3, 4).reshape(x.shape[0], w.shape[0], th * m, tw * m)[..., : out[0], : out[1]]
+    units = (x.shape[1] + 11) * UNIT
+    return units / (1 - units) * (y if b is None else y + np.abs(b)[:, None, None])
+
+
+def within_bound(op: str, c: Case, x: Array, w: Array, b: Array | None) -> tuple[Array, Array]:
+    """The result and the exact one, after the comparison. One group."""
+    (y,) = run_op(op, x, w, b, **c.attrs)
+    if op == "Conv":
+        taps, pads, want = w, c.pads, c.conv(x, w, b)
+    else:
+        taps, pads = w.swapaxes(0, 1)[..., ::-1, ::-1], [2 - p for p in c.pads]
+        want = c.conv_transpose(x, w, b, y.shape[2:])
+    wide = None if b is None else b.astype(np.float64)
+    limit = bound(F2, x.astype(np.float64), taps.astype(np.float64), wide, pads, y.shape[2:])
+    assert y.shape == want.shape
+    assert (np.abs(y - want) <= limit).all()
+    return y, want
+
+
+def kernels_of(op: str, *inputs: Array | None, **attrs: Any) -> set[str]:
+    node, types, feeds, _ = make_node(op, *inputs, **attrs)
+    return {call.kernel.name for call in NodeRun(node, types, feeds, threads=1).calls}
+
+
+def operands(op: str, c: Case, n: int, cin: int, cout: int) -> tuple[Array, Array, Array]:
+    w = (cout, cin // c.group) if op == "Conv" else (cin, cout // c.group)
+    return (
+        values("float32", n, cin, *c.size),
+        values("float32", *w, 3, 3, seed=1),
+        values("float32", cout, seed=2),
+    )
+
+
+CASES = [
+    (Case((14, 14), (3, 3), pads=PAD), 4, 32, 64),
+    (Case((32, 32), (3, 3), pads=PAD), 2, 16, 17),
+    (Case((15, 13), (3, 3), pads=(0, 2, 1, 0)), 3, 37, 31),
+    (Case((8, 8), (3, 3), pads=PAD), 5, 64, 40),
+    (Case((8, 9), (3, 3)), 2, 390, 25),  # sums of two blocks
+    (Case((40, 200), (3, 3), pads=PAD), 1, 24, 24),
+]
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(("case", "n", "cin", "cout"), CASES)
+def test_error_bound(case: Case, n: int, cin: int, cout: int, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "pays", lambda *_: True)
+    x, w, b = operands(op, case, n, cin, cout)
+    within_bound(op, case, x, w, b)
+    within_bound(op, case, x, w, None)
+
+
+def unkind(name: str, x: Array, w: Array) -> tuple[Array, Array]:
+    """Inputs on which sums cancel, or whose terms differ much in size."""
+    rows, columns = np.indices(x.shape[2:])
+    scales = (10.0 ** (np.arange(x.shape[1]) % 13 - 6)).astype(np.float32)
+    match name:
+        case "offset":  # and weights without a mean: all that is left is rounding
+            return x + 1000, w - w.mean((2, 3), keepdims=True)
+        case "signs":  # those of the second row of B', everywhere
+            return np.abs(x) * np.float32([1, -1])[(rows + columns) % 2], np.abs(w) * np.float32([1, -1, 1])
+        case "scales":
+            return x * scales[:, None, None], w
+        case "cancelling scales":
+            return x * scales[:, None, None], w / scales[:, None, None]
+    x = x * np.float32(1e-6)  # "one" large value beside small ones
+    x[:, :, 5, 5] = 1e6
+    return x, w
+
+
+@pytest.mark.parametrize("name", ["offset", "signs", "scales", "cancelling scales", "one"])
+def test_error_bound_on_unkind_inputs(name: str) -> None:
+    case = Case((14, 14), (3, 3), pads=PAD)
+    x, w, b = operands("Conv", case, 4, 32, 32)
+    within_bound("Conv", case, *unkind(name, x, w), b)
+
+
+def test_error_is_near_that_of_the_direct_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case((16, 16), (3, 3), pads=PAD)
+    x, w, b = operands("Conv", case, 4, 64, 64)
+    y, want = within_bound("Conv", case, x, w, b)
+    monkeypatch.setattr(conv, "pays", lambda *_: False)
+    (direct,) = run_op("Conv", x, w, b, **case.attrs)
+    assert np.linalg.norm(y - want) < 3 * np.linalg.norm(direct - want)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nothing_that_is_not_finite_gets_lost(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches the outputs that a direct sum would give it to, and the rest of their tiles."""
+    case = Case((16, 16), (3, 3), pads=PAD)
+    x, w, _ = operands("Conv", case, 2, 32, 32)
+    x[1, 3, 7, 4] = bad
+    monkeypatch.setattr(conv, "pays", lambda *_: True)
+    (y,) = run_op("Conv", x, w, **case.attrs)
+    finite = np.isfinite(y)
+    assert not finite[1, :, 6:9, 3:6].any()
+    assert finite[0].all()
+    finite[1, :, 6:10, 2:6] = True
+    assert finite.all()
+
+
+def weight_bound(c: Case, x: Array, dy: Array, terms: int) -> Array:
+    """The bound for each element of the weights' gradient, one group; terms: k of conv_winograd_weight's docstring."""
+    bt, g, at = (np.abs(p) for p in matrices(F2))
+    th, tw = (-(-o // F2.m) for o in c.out)
+    padded = np.pad(np.abs(c.pad(x))[:, 0], [(0, 0), (0, 0), (0, 2), (0, 2)])[..., : 2 * th + 2, : 2 * tw + 2]
+    d = np.lib.stride_tricks.sliding_window_view(padded, (F2.a, F2.a), (2, 3))[:, :, :: F2.m, :: F2.m]
+    grads = np.zeros((*dy.shape[:2], 2 * th, 2 * tw))
+    grads[..., : c.out[0], : c.out[1]] = np.abs(dy)
+    grads = grads.reshape(*dy.shape[:2], th, 2, tw, 2).swapaxes(3, 4)
+    sums = np.einsum("ncijpq,noijpq->ocpq", bt @ d @ bt.T, at.T @ grads @ at, optimize=True)
+    return terms * UNIT / (1 - terms * UNIT) * (g.T @ sums @ g)
+
+
+WEIGHTS = [
+    (Case((14, 14), (3, 3), pads=PAD), 9, 32, 64),
+    (Case((15, 13), (3, 3), pads=(0, 2, 1, 0)), 5, 37, 31),
+    (Case((8, 8), (3, 3), pads=PAD), 3, 17, 131),  # three blocks of channels
+    (Case((40, 200), (3, 3), pads=PAD), 1, 5, 7),
+    (Case((3, 4), (3, 3)), 2, 9, 8),
+]
+
+
+@pytest.mark.parametrize(("case", "n", "cin", "cout"), WEIGHTS)
+@pytest.mark.parametrize("kind", ["kind", "offset", "one"])
+def test_error_bound_of_weight_gradients(
+    case: Case, n: int, cin: int, cout: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv_weight, "pays", lambda *_: True)
+    x, dy = values("float32", n, cin, *case.size), values("float32", n, cout, *case.out, seed=1)
+    if kind == "offset":
+        x, dy = x + 1000, dy - dy.mean((2, 3), keepdims=True)
+    elif kind == "one":
+        x[0, :, 1, 2], dy[-1, :, 0, 1] = 1e6, 1e6
+    node, types, inputs, _ = make_node("onnxc.ConvWeightGrad", dy, x, kernel_shape=(3, 3), **case.attrs)
+    words = next(a.values for a in NodeRun(node, types, inputs, threads=1).calls[0].args if isinstance(a, Words))
+    columns, span, rows, parts = words[6], words[23], words[24], words[25]
+    (dw,) = run_op("onnxc.ConvWeightGrad", dy, x, kernel_shape=(3, 3), **case.attrs)
+    limit = weight_bound(case, x, dy, span * columns + -(-rows // span) + parts + 8)
+    assert (np.abs(dw - case.weight_grad(dy, x)) <= limit).all()
+
+
+def test_nothing_that_is_not_finite_gets_lost_in_weight_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, dy = values("float32", 8, 32, 14, 14), values("float32", 8, 64, 14, 14, seed=1)
+    x[3, 7, 5, 5] = np.inf
+    attrs = {"kernel_shape": (3, 3), **Case((14, 14), (3, 3), pads=PAD).attrs}
+    monkeypatch.setattr(conv_weight, "pays", lambda *_: True)
+    (dw,) = run_op("onnxc.ConvWeightGrad", dy, x, **attrs)
+    assert not np.isfinite(dw[:, 7]).any()
+    assert np.isfinite(np.delete(dw, 7, 1)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_geometry(data: st.DataObject) -> None:
+    """Also where it would not pay."""
+    group = data.draw(st.sampled_from([1, 1, 2, 3]))
+    size = data.draw(st.tuples(st.integers(1, 20), st.integers(1, 40)))
+    case = Case(size, (3, 3), pads=data.draw(st.tuples(*[st.integers(0, 3)] * 4)), group=group)
+    op = data.draw(st.sampled_from(["Conv", "ConvTranspose", "weights"]))
+    back = [s + 2 - case.pads[i] - case.pads[i + 2] for i, s in enumerate(size)]
+    out = back if op == "ConvTranspose" else case.out
+    assume(min(out) > 0)
+    n, channels = data.draw(st.integers(1, 4)), st.integers(1, 20)
+    if op == "weights":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(conv_weight, "pays", lambda *_: True)
+            check_weight(case, "float32", n, data.draw(channels), data.draw(channels))
+        return
+    x, w, b = operands(op, case, n, group * data.draw(channels), group * data.draw(channels))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conv, "pays", lambda *_: True)
+        (y,) = run_op(op, x, w, b, **case.attrs)
+    want = case.conv(x, w, b) if op == "Conv" else case.conv_transpose(x, w, b, out)
+    assert y.shape == want.shape
+    np.testing.assert_allclose(y, want, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "onnxc.ConvWeightGrad"])
+@pytest.mark.parametrize(
+    ("case", "n", "cin", "cout"), [(Case((7, 9), (3, 3), pads=(1, 0, 2, 1)), 3, 9, 13), (CASES[0][0], 1, 16, 16)]
+)
+def test_nothing_else_is_touched(
+    case: Case, n: int, cin: int, cout: int, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv, "pays", lambda *_: True)
+    monkeypatch.setattr(conv_weight, "pays", lambda *_: True)
+    if op == "onnxc.ConvWeightGrad":
+        dy, x = values("float32", n, cout, *case.out), values("float32", n, cin, *case.size)
+        node, types, inputs, _ = make_node(op, dy, x, kernel_shape=(3, 3), **case.attrs)
+    else:
+        node, types, inputs, _ = make_node(op, *operands(op, case, n, cin, cout), **case.attrs)
+    run = NodeRun(node, types, inputs, threads=1)
+    run.reset()
+    run.run_checked()
+
+
+def test_where_it_is_chosen() -> None:
+    def chosen(x: Sequence[int], w: Sequence[int], dtype: str = "float32", **attrs: Any) -> bool:
+        return "winograd" in kernels_of("Conv", np.ones(x, dtype), np.ones(w, dtype), None, **attrs)
+
+    assert chosen((64, 32, 14, 14), (64, 32, 3, 3), pads=PAD)
+    assert chosen((32, 64, 16, 16), (64, 32, 3, 3), pads=PAD, group=2)
+    assert not chosen((64, 32, 14, 14), (64, 32, 3, 3), "float64", pads=PAD)
+    assert not chosen((64, 32, 28, 28), (64, 32, 3, 3), pads=PAD, strides=(2, 2))
+    assert not chosen((64, 32, 14, 14), (64, 32, 3, 3), pads=(2, 2, 2, 2), dilations=(2, 2))
+    assert not chosen((64, 32, 14, 14), (64, 32, 3, 1), pads=(1, 0, 1, 0))
+    assert not chosen((64, 1, 28, 28), (32, 1, 3, 3), pads=PAD)
+    assert not chosen((64, 64, 28, 28), (64, 1, 3, 3), pads=PAD, group=64)
+    assert not chosen((64, 32, 3, 3), (32, 32, 3, 3), pads=PAD)
+    assert not chosen((8, 32, 8, 8, 8), (32, 32, 3, 3, 3), pads=(1,) * 6)
+    dy, x = (np.ones((64, c, 14, 14), np.float32) for c in (64, 32))
+    attrs = {"kernel_shape": (3, 3), **Case((14, 14), (3, 3), pads=PAD).attrs}
+    assert "winograd_weight" in kernels_of("onnxc.ConvWeightGrad", dy, x, **attrs)
+    assert "winograd_weight" not in kernels_of("onnxc.ConvWeightGrad", dy[:1, :, :2, :2], x[:1, :, :2, :2], **attrs)

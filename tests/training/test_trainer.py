@@ -1,0 +1,249 @@
+"""The trainer: batches, loss, what fixes the size of a batch, positions and going on from them."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import compiler
+from compiler.training import Trainer
+from tests.frontend.small import LINEAR, STEP, UPDATES, linear, make_model, training_info
+from tests.models import tiny
+from tests.test_api import bits
+from tests.test_models import example
+from tests.training.dropping import dropping
+
+RANDOM = np.random.default_rng(3)
+DATA = {"x": RANDOM.normal(size=(20, 4)).astype(np.float32), "label": RANDOM.integers(0, 3, 20)}
+
+
+def test_epochs_are_shuffled_batches() -> None:
+    trainer = Trainer(tiny(), DATA, batch=8, seed=5)
+    seen: list[tuple[int, int, float | None]] = []
+    epochs = list(trainer.run(2, lambda *args: seen.append(args)))
+    assert [s[:2] for s in seen] == [(1, 8), (1, 16), (1, 20), (2, 8), (2, 16), (2, 20)]
+    assert trainer.samples == 20
+
+    by_hand = compiler.compile(tiny(), seed=5)
+    for epoch in epochs:
+        rows, losses = np.random.default_rng([5, epoch.number]).permutation(20), []
+        for start in (0, 8, 16):
+            batch = rows[start : start + 8]
+            out = by_hand({n: a[batch] for n, a in DATA.items()})
+            losses.append((float(out["loss"]), len(batch)))
+        assert epoch.loss == pytest.approx(sum(v * n for v, n in losses) / 20)
+        assert (epoch.step, epoch.samples, epoch.metrics) == (3 * epoch.number, 20, {})
+        assert epoch.seconds > 0
+    assert bits(trainer.step.state) == bits(by_hand.state)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 20, 64])
+def test_accuracy_counts_every_sample(batch: int) -> None:
+    trainer = Trainer(tiny(), DATA, DATA, batch=batch)
+    assert "accuracy" in trainer.metrics
+    (epoch,) = trainer.run(1)
+    scores = trainer.step.infer(x=DATA["x"])["logits"]
+    assert epoch.metrics["accuracy"] == pytest.approx(float((scores.argmax(1) == DATA["label"]).mean()))
+
+
+def test_arrays_without_axes_belong_to_every_step() -> None:
+    x = RANDOM.normal(size=(10, 3)).astype(np.float32)
+    data: dict[str, Any] = {"x": x, "target": x[:, :1]}
+    still = Trainer(example("linear").build(), data | {"learning_rate": np.array(0.0)}, batch=4)
+    list(still.run(1))
+    np.testing.assert_array_equal(still.step.state["W"], 0)
+    moving = Trainer(example("linear").build(), data, batch=4)
+    list(moving.run(1))
+    assert moving.step.state["W"].any()
+
+
+def test_what_fixes_the_batch() -> None:
+    assert Trainer(tiny(), DATA).batch == 32
+    assert Trainer(tiny(), DATA, batch=5).batch == 5
+    fixed = Trainer(tiny(batch=6), DATA)
+    assert (fixed.batch, fixed.samples) == (6, 18)
+    bound = Trainer(tiny(), DATA, dims={"N": 6})
+    assert (bound.batch, bound.samples) == (6, 18)
+    assert len(list(bound.run(2))) == 2
+    for model, dims in ((tiny(batch=6), {}), (tiny(), {"N": 6})):
+        with pytest.raises(compiler.InputError, match="the model's batch size is fixed at 6: train with --batch 6"):
+            Trainer(model, DATA, batch=7, dims=dims)
+    two = make_model(LINEAR, training_info(STEP.replace("float[N,1] t", "float[4,1] t"), UPDATES))
+    assert Trainer(two, {"x": np.ones((9, 3), np.float32), "t": np.ones((9, 1), np.float32)}).batch == 4
+
+
+def test_one_algorithm_of_several() -> None:
+    """Data for the others is not needed."""
+    model = example("gan").build()
+    names = [{v.name for v in (*model.graph.input, *info.algorithm.input)} for info in model.training_info]
+    assert names[0] != names[1]
+    for i in (0, 1):
+        source_inputs = {v.name: v for v in (*model.graph.input, *model.training_info[i].algorithm.input)}
+        data = {
+            n: RANDOM.normal(size=[d.dim_value or 40 for d in v.type.tensor_type.shape.dim]).astype(np.float32)
+            for n, v in source_inputs.items()
+        }
+        (epoch,) = Trainer(model, data, batch=16, algorithm=i).run(1)
+        assert epoch.loss is not None
+        assert np.isfinite(epoch.loss)
+
+
+def test_digits_learn(tmp_path: Path) -> None:
+    train, test = example("digits").data()
+    onnx.save(example("digits").build(), tmp_path / "digits.onnx")
+    trainer = Trainer(tmp_path / "digits.onnx", train, test)
+    epochs = list(trainer.run(3))
+    assert epochs[-1].metrics["accuracy"] > 0.95
+    assert epochs[-1].loss is not None
+    assert epochs[0].loss is not None
+    assert epochs[-1].loss < epochs[0].loss / 5
+
+
+def test_without_shuffling() -> None:
+    """Batches are slices of the arrays: nothing is gathered."""
+    trainer = Trainer(tiny(), DATA, batch=8, shuffle=False)
+    (epoch,) = trainer.run(1)
+    by_hand = compiler.compile(tiny())
+    for start in (0, 8, 16):
+        by_hand({n: a[start : start + 8] for n, a in DATA.items()})
+    assert bits(trainer.step.state) == bits(by_hand.state)
+    assert epoch.samples == 20
+
+
+def test_run_counts_epochs_in_all() -> None:
+    trainer, once = Trainer(tiny(), DATA, batch=8), Trainer(tiny(), DATA, batch=8)
+    assert [e.number for e in trainer.run(1)] == [1]
+    assert [e.number for e in trainer.run(3)] == [2, 3]
+    assert list(trainer.run(3)) == []
+    list(once.run(3))
+    assert bits(trainer.step.state) == bits(once.step.state)
+
+
+@pytest.mark.parametrize("at", [1, 3, 5, 6])
+def test_going_on_from_a_checkpoint(at: int, tmp_path: Path) -> None:
+    """At any step, also the last one of an epoch, before its validation: the same bits as without a break."""
+    model, data = dropping()
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    whole = Trainer(model, data, data, batch=8, seed=3)
+    wanted = list(whole.run(3))
+    first = Trainer(model, data, data, batch=8, seed=3)
+    begun = list(first.run(3, count, stop=lambda: steps == at))
+    assert first.position.step == at == steps
+    assert first.position.samples == (20 if at % 3 == 0 else at % 3 * 8)
+    first.save(tmp_path / "c.safetensors")
+
+    second = Trainer(model, data, data, batch=8, seed=3, threads=2)
+    second.resume(tmp_path / "c.safetensors")
+    rest = list(second.run(3))
+    assert [replace(e, seconds=0) for e in begun + rest] == [replace(e, seconds=0) for e in wanted]
+    assert bits(second.step.state) == bits(whole.step.state)
+    assert whole.step.state["onnxc.step"] == 9
+    second.step.load(tmp_path / "c.safetensors")  # a checkpoint is a file of step.save as well
+    assert bits(second.step.state) == bits(first.step.state)
+
+
+def test_a_checkpoint_of_another_training(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    trainer = Trainer(tiny(), DATA, DATA, batch=8)
+    trainer.save(path)
+    before = bits(trainer.step.state)
+
+    def other(*parts: str, model: onnx.ModelProto | None = None, data: Any = DATA, **options: Any) -> None:
+        with pytest.raises(compiler.StateError, match="is a checkpoint of another training: ") as found:
+            Trainer(model or tiny(), data, options.pop("validation", DATA), **{"batch": 8, **options}).resume(path)
+        assert str(found.value).partition("training: ")[2].split("; ") == list(parts)
+
+    other("batch was 8, now it is 5", batch=5)
+    other("seed was 0, now it is 7", seed=7)
+    other("batch was 8, now it is 4", "seed was 0, now it is 7", "shuffling was on, now it is off",
+          batch=4, seed=7, shuffle=False)  # fmt: skip
+    changed = {**DATA, "x": DATA["x"].copy()}
+    changed["x"][11, 2] += 1
+    other("data: other contents", data=changed)
+    fewer = {n: a[:19] for n, a in DATA.items()}
+    other("data was 20 samples of x, label, now it is 19 samples of x, label", data=fewer)
+    metrics = f"metrics was {', '.join(trainer.metrics)}, now it is none"
+    other("validation data was 20 samples of x, label, now it is none", metrics, validation=None)
+    other("metrics was accuracy, loss, now it is loss", metrics=["loss"])
+    other("model: other contents", model=tiny(seed=1))
+    assert bits(trainer.step.state) == before
+
+
+def test_checkpoints_that_are_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    trainer = Trainer(tiny(), DATA, batch=8)
+    list(trainer.run(1))
+    trainer.save(path)
+    whole, before, at = path.read_bytes(), bits(trainer.step.state), replace(trainer.position)
+
+    def refused(message: str) -> None:
+        with pytest.raises(compiler.StateError, match=message):
+            trainer.resume(path)
+        assert bits(trainer.step.state) == before
+        assert trainer.position == at
+
+    for damaged in (b"", whole[:5], whole[:-1], b"hello" * 100):
+        path.write_bytes(damaged)
+        refused("is no state that onnxc saved")
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    refused("is damaged: its numbers are not those that were written")
+    path.write_bytes(whole.replace(b'"epoch', b'"apoch').replace(b'epoch\\"', b'apoch\\"'))
+    refused("is a damaged checkpoint, or of another version of onnxc")
+    trainer.step.save(path)
+    refused("holds a state, but not where a training stands: read it with step.load")
+    path.unlink()
+    refused("there is no file")
+
+
+def test_a_loss_that_is_not_finite() -> None:
+    data = {"x": np.ones((12, 3), np.float32), "t": np.ones((12, 1), np.float32)}
+    data["x"][7] = 3e38
+    trainer = Trainer(linear(), data, batch=2, shuffle=False)
+    first, second = trainer.run(2)
+    assert first.loss is not None
+    assert not np.isfinite(first.loss)
+    assert (first.nan_step, second.nan_step) == (4, 7)  # from then on, all are
+    trainer = Trainer(linear(), data, batch=2, shuffle=False)
+    with pytest.raises(
+        compiler.DivergedError, match=r"the loss is (nan|inf) in step 4, in epoch 1, train with"
+    ) as found:
+        list(trainer.run(2, stop_on_nan=True))
+    assert (found.value.step, found.value.epoch) == (4, 1)
+    assert trainer.position.step == 4
+    copy = pickle.loads(pickle.dumps(found.value))
+    assert (str(copy), copy.step) == (str(found.value), 4)
+
+
+def test_a_label_out_of_range_changes_nothing(tmp_path: Path) -> None:
+    """Neither state nor position: what was done until then can be kept."""
+    data = {**DATA, "label": np.where(np.arange(20) == 13, 3, DATA["label"])}
+    trainer = Trainer(tiny(), data, batch=4, shuffle=False)
+    with pytest.raises(compiler.InputError, match="label out of range"):
+        list(trainer.run(1))
+    assert (trainer.position.step, trainer.position.samples) == (3, 12)
+    by_hand = Trainer(tiny(), {n: a[:12] for n, a in data.items()}, batch=4, shuffle=False)
+    list(by_hand.run(1))
+    assert bits(trainer.step.state) == bits(by_hand.step.state)
+
+
+def test_arguments_that_are_wrong() -> None:
+    for options, message in (
+        ({"batch": 0}, "batch must be a positive integer, not 0"),
+        ({"batch": 2.5}, "batch must be a positive integer, not 2.5"),
+        ({"seed": -1}, "seed must be an integer from 0"),
+        ({"metrics": ["accuracy"]}, "metrics are measured on validation data, and there is none"),
+        ({"initialize": True}, "no initialization graph"),
+    ):
+        with pytest.raises(compiler.InputError, match=message):
+            Trainer(tiny(), DATA, **options)
