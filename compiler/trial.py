@@ -9,8 +9,8 @@ from compiler.codegen.build import plan_and_emit
 from compiler.codegen.support import has_kernel
 from compiler.errors import CompileError
 from compiler.frontend import Source
+from compiler.frontend.attempts import TRIED_SIZES, trial_dims
 from compiler.frontend.report import Report
-from compiler.frontend.source import TRIED_SIZES, trial_dims
 from compiler.ir.builder import GRADIENT, where
 from compiler.ir.evaluate import RANDOM_OPS
 from compiler.ir.graph import Graph, Node

@@ -9,6 +9,7 @@ parts       the graphs of a model; for each, flatten: join, then
 program     step, inference, initialization            build      nodes into the IR, with static types
 """
 
-from compiler.frontend.source import NeedsDims, NeedsStatic, Source, accepted, best_attempt, check, load, read
+from compiler.frontend.attempts import accepted, best_attempt, check, load
+from compiler.frontend.source import NeedsDims, NeedsStatic, Source, read
 
 __all__ = ["NeedsDims", "NeedsStatic", "Source", "accepted", "best_attempt", "check", "load", "read"]

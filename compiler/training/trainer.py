@@ -14,8 +14,8 @@ import numpy as np
 from compiler.api import loaded
 from compiler.errors import DivergedError, InputError
 from compiler.fitting import checked_limit
+from compiler.frontend.attempts import trial_dims
 from compiler.frontend.files import Model
-from compiler.frontend.source import trial_dims
 from compiler.frontend.types import InputType
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction, check_seed

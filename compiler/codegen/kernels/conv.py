@@ -7,6 +7,7 @@ from functools import cache
 from compiler.codegen.calls import Call, In, Scratch, Site, Words, lowers
 from compiler.codegen.kernels.conv_geometry import Geometry, forward, image, phases, transposed
 from compiler.codegen.kernels.conv_image import make_pad
+from compiler.codegen.kernels.conv_planes import conv_planes, is_depthwise
 from compiler.codegen.kernels.conv_winograd import pays, winograd
 from compiler.codegen.kernels.gemm import Product
 from compiler.codegen.kernels.gemm_tile import blocks, make_line, make_unpack, pack_rows, parts
@@ -126,6 +127,8 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
         )
         p = Product(cout, geometry.output_size, cin, weights[1:], (geometry.input_size, 1), (1, 0), offsets)
         return p.calls(t.dtype, site.read(1), site.read(0), bias, site.write())
+    if is_depthwise(geometry, cin, cout):
+        return conv_planes(site, geometry, cin, cout, weights)
     if pays(geometry, t.dtype, images, cin, cout):
         return winograd(site, geometry, cin, cout, weights)
     work = cin * cout * geometry.taps * geometry.output_size

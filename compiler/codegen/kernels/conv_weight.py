@@ -8,6 +8,7 @@ from math import gcd
 from compiler.codegen.calls import Call, Scratch, Site, Temp, Words, lowers
 from compiler.codegen.kernels.conv_geometry import forward, image, phases
 from compiler.codegen.kernels.conv_image import make_pad
+from compiler.codegen.kernels.conv_planes import conv_planes_weight, weight_is_depthwise
 from compiler.codegen.kernels.conv_winograd_weight import pays, winograd_weight
 from compiler.codegen.kernels.gemm import ONE
 from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, make_pack, make_store, parts
@@ -97,6 +98,8 @@ def conv_weight_grad(site: Site) -> list[Call]:
     geometry = forward(site, x.shape[2:], dw[2:], dy[2:])
     groups = site.node.attr("group", 1)
     cin, cout, taps = dw[1], dw[0] // groups, geometry.taps
+    if weight_is_depthwise(geometry, cin, cout):
+        return conv_planes_weight(site, geometry, cin, cout)
     if pays(geometry, x.dtype, x.shape[0], groups, cin, cout):
         return winograd_weight(site, geometry, cin, cout)
     img = image(geometry, cin, size, most=BLOCK)

@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, helper
 from onnx.inliner import inline_local_functions
 
 from compiler.errors import InputError, did_you_mean
+from compiler.frontend.attempts import accepted
 from compiler.frontend.averages import record_averages
 from compiler.frontend.files import Model
 from compiler.frontend.making.activations import read_output
@@ -30,7 +31,7 @@ from compiler.frontend.making.outputs import only_outputs
 from compiler.frontend.making.own_loss import add_own_loss, own_inputs
 from compiler.frontend.making.select import Candidate, Patterns, candidates, choose, lift
 from compiler.frontend.names import ai_onnx_version
-from compiler.frontend.source import accepted, read
+from compiler.frontend.source import read
 from compiler.frontend.trained import trained_model
 from compiler.ir.proto import element_type_name
 
