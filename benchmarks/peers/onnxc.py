@@ -9,7 +9,6 @@ import onnx
 import compiler
 from benchmarks.peers import Case, Made
 from compiler import api
-from compiler.codegen.plan import make_plan
 
 VERSION = compiler.__version__
 
@@ -21,8 +20,8 @@ def make_step(case: Case) -> Made:
     step = api.compile(model, threads=case.threads, outputs=["loss"])
 
     def details() -> dict[str, Any]:
-        layout = make_plan(step.graph, case.threads).layout
-        parts = {"arena": layout.arena_bytes, "state": layout.state_bytes, "const": layout.const_bytes}
-        return {"plan_bytes": sum(parts.values()), **{f"plan_{name}_bytes": n for name, n in parts.items()}}
+        use = step.memory
+        parts = {"arena": use.arena, "state": use.state, "const": use.constants, "table": use.table}
+        return {"plan_bytes": use.total, **{f"plan_{name}_bytes": n for name, n in parts.items()}}
 
     return Made(lambda: float(step(x=x, label=label)["loss"]), details)
