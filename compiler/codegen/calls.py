@@ -7,7 +7,7 @@ overwrites what the other writes; within one call, threads work on disjoint slic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -130,6 +130,11 @@ class Call:
             raise TypeError(f"kernel {self.kernel.name} takes {self.kernel.nargs - 2} arguments, not {given}")
 
 
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense row-major tensor."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
 @dataclass(frozen=True)
 class Site:
     """A node to lower, with the types of its operands and what is known of them."""
@@ -145,9 +150,7 @@ class Site:
 
     def strides(self, i: int) -> tuple[int, ...]:
         """Elements from index to index of each axis of the i-th input."""
-        shape = self.type(i).shape
-        dense = tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
-        return self.given_strides.get(self.node.inputs[i], dense)
+        return self.given_strides.get(self.node.inputs[i]) or contiguous(self.type(i).shape)
 
     def type(self, i: int) -> TensorType:
         """Type of the i-th input, which must be present."""

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from compiler.codegen import native
-from compiler.codegen.calls import Arg, Call, In, Out
+from compiler.codegen.calls import Arg, Call, In, Out, contiguous
 from compiler.codegen.elementwise import ELEMENTWISE, Formula, encoding, is_elementwise, wrap
-from compiler.codegen.kernels.strided import contiguous
 from compiler.codegen.native import ITEMSIZE, Kernel, convert, inline, pointer
 from compiler.codegen.native.convert import sticky
 from compiler.codegen.native.math import (
@@ -30,6 +29,8 @@ from compiler.codegen.native.math import (
     tanh,
 )
 from compiler.codegen.native.narrow import NARROW_FLOATS, ROUND_MODES, decoder, encoder
+from compiler.codegen.native.power import power
+from compiler.codegen.native.trig import cos, sin, tan
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import Tensor, TensorType
 
@@ -226,10 +227,7 @@ _NAMESPACE: dict[str, Any] = {
     },
     "sticky": sticky,
     **{f"from_{dtype}": decoder(dtype) for dtype in NARROW_FLOATS},
-    **{
-        name: getattr(np, name)
-        for name in ("sqrt", "sin", "cos", "tan", "sinh", "cosh", "floor", "ceil", "rint", "fmod")
-    },
+    **{name: getattr(np, name) for name in ("sqrt", "sinh", "cosh", "floor", "ceil", "rint", "fmod")},
     **{short: getattr(np, f"arc{short[1:]}") for short in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
     "exp": exp,
     "expm1": expm1,
@@ -242,10 +240,13 @@ _NAMESPACE: dict[str, Any] = {
     "maximum": maximum,
     "minimum": minimum,
     **{name: getattr(native, name) for name in native.__all__ if name.startswith("int_")},
-    "pow": np.power,
+    "sin": sin,
+    "cos": cos,
+    "tan": tan,
+    "pow": power,
     "float_mod": float_mod,
 }
-"""What formulas may call. sqrt and floor are instructions, the trigonometric functions and pow are libm's."""
+"""What formulas may call. sqrt and floor are instructions, what is NumPy's (of float64, everything) is libm's."""
 
 
 def _name(nodes: Sequence[Node]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from compiler.codegen.calls import contiguous
 from compiler.codegen.fuse import is_fusable
-from compiler.codegen.kernels.strided import contiguous
 from compiler.codegen.units import VIEWS, Strided
 from compiler.ir.control import NESTING
 from compiler.ir.graph import Graph, Node
@@ -63,7 +63,7 @@ def _seen(node: Node, graph: Graph, strides: tuple[int, ...], strided: bool) -> 
     strided: whether the input is such a view itself: a reshaped tensor that has memory is a view without strides.
     """
     t = graph.type(node.inputs[0])
-    if t.size == 0 or t.dtype == "str":
+    if t.size == 0:
         return []
     if node.op in VIEWS:
         own = reshaped(t.shape, strides, graph.type(node.outputs[0]).shape) if strided else None

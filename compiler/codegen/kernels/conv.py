@@ -128,7 +128,7 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
         p = Product(cout, geometry.output_size, cin, weights[1:], (geometry.input_size, 1), (1, 0), offsets)
         return p.calls(t.dtype, site.read(1), site.read(0), bias, site.write())
     if is_depthwise(geometry, cin, cout):
-        return conv_planes(site, geometry, cin, cout, weights)
+        return conv_planes(site, geometry, cout, weights[:2])
     if pays(geometry, t.dtype, images, cin, cout):
         return winograd(site, geometry, cin, cout, weights)
     work = cin * cout * geometry.taps * geometry.output_size

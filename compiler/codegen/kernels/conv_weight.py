@@ -99,7 +99,7 @@ def conv_weight_grad(site: Site) -> list[Call]:
     groups = site.node.attr("group", 1)
     cin, cout, taps = dw[1], dw[0] // groups, geometry.taps
     if weight_is_depthwise(geometry, cin, cout):
-        return conv_planes_weight(site, geometry, cin, cout)
+        return conv_planes_weight(site, geometry, cout)
     if pays(geometry, x.dtype, x.shape[0], groups, cin, cout):
         return winograd_weight(site, geometry, cin, cout)
     img = image(geometry, cin, size, most=BLOCK)

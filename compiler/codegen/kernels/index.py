@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.calls import Call, In, Site, Status, Words, lowers
+from compiler.codegen.calls import Call, In, Site, Status, Words, contiguous, lowers
 from compiler.codegen.kernels.common import around, item_size, normalized
-from compiler.codegen.kernels.strided import BITS, contiguous, copy_call
+from compiler.codegen.kernels.strided import BITS, copy_call
 from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, i64, inline, kernel, pointer
 
 

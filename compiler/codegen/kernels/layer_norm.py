@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.calls import Arg, Call, In, Number, Out, Site, Temp, lowers
+from compiler.codegen.calls import Arg, Call, In, Number, Out, Site, Temp, contiguous, lowers
 from compiler.codegen.kernels.common import normalized, read_only, square_of_difference
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH
-from compiler.codegen.kernels.strided import Axis, contiguous, copy_box
+from compiler.codegen.kernels.strided import Axis, copy_box
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, inline, kernel, make_tile, pointer
 
 ROWS = 64

@@ -9,10 +9,10 @@ from math import prod
 
 import numpy as np
 
-from compiler.codegen.calls import Call, Data, In, Out, Site, Words, lowers
+from compiler.codegen.calls import Call, Data, In, Out, Site, Words, contiguous, lowers
 from compiler.codegen.kernels.common import item_size, known_ints, normalized
 from compiler.codegen.kernels.index import bound_checks
-from compiler.codegen.kernels.strided import BITS, Axis, contiguous, copy_box
+from compiler.codegen.kernels.strided import BITS, Axis, copy_box
 from compiler.codegen.native import ITEMSIZE, Kernel, f32, f64, i64, kernel, pointer
 from compiler.ir.slices import slice_range
 from compiler.ir.types import Tensor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from compiler.codegen.calls import Call, Site, Words, lowers
+from compiler.codegen.calls import Call, Site, Words, contiguous, lowers
 from compiler.codegen.kernels.common import item_size, known_ints, normalized
-from compiler.codegen.kernels.strided import BITS, contiguous
+from compiler.codegen.kernels.strided import BITS
 from compiler.codegen.native import Kernel, i64, kernel, pointer
 
 FILL = -1  # no source: the constant

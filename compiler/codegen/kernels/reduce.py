@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from compiler.codegen.calls import Call, In, Out, Site, Temp, Words, lowers
+from compiler.codegen.calls import Call, In, Out, Site, Temp, Words, contiguous, lowers
 from compiler.codegen.kernels.common import kind_of, known_ints, normalized, read_only
 from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH, make_reduce
-from compiler.codegen.kernels.strided import contiguous
 from compiler.codegen.native import ITEMSIZE
 
 PIECE = 8192

@@ -10,10 +10,10 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from compiler.codegen.calls import Call, Site, Words, lowers
+from compiler.codegen.calls import Call, Site, Words, contiguous, lowers
 from compiler.codegen.kernels.common import add, around, extremum, multiply, normalized
 from compiler.codegen.kernels.index import in_range, index_checks
-from compiler.codegen.kernels.strided import BITS, contiguous, copy_call
+from compiler.codegen.kernels.strided import BITS, copy_call
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, pointer
 
 

@@ -34,11 +34,6 @@ class Axis(NamedTuple):
     dst: int
 
 
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a dense row-major tensor."""
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
 def copy_call(src: In | Data, dst: Out, nbytes: int) -> Call:
     """Copy the first `nbytes` bytes of one value to another."""
     return Call(copy_bytes, -(-nbytes // LINE), (src, dst, nbytes))

@@ -33,8 +33,9 @@ traps: `int_div`, `int_mod` and their relatives do not.
 **Floating point**: contract and nsz only. `@kernel(reassoc=True)` lets sums be reordered into vector lanes: only for
 loops whose trip count does not depend on how work is split.
 
-**Math** (`from compiler.codegen.native import math`): exp, log, tanh, erf, sigmoid, softplus, expm1, log1p for float32
-vectorize, for float64 they call libm; isnan, isinf; the rest (sqrt, sin, floor, rint, ...) comes from numpy.
+**Math** (`from compiler.codegen.native import math`): exp, log, tanh, erf, sigmoid, softplus, expm1, log1p, in `trig`
+sin, cos, tan, in `power` power: for float32 they vectorize, for float64 they call libm; isnan, isinf; the rest (sqrt,
+asin, floor, rint, ...) comes from numpy.
 `convert("i32")(x)` is ONNX's Cast; floats of at most 8 bits, which load as their codes, have `narrow`. `int_add`,
 `int_mul`, `int_shl`, ... keep the operands' type and wrap; Numba's own operators on int64 leave overflow undefined.
 

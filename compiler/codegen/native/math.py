@@ -16,8 +16,8 @@ from numba import types
 from numba.core import cgutils
 
 from compiler.codegen.native.inline import ByDtype, inline
-from compiler.codegen.native.integers import int_add, int_and, int_shl, int_shr, int_sub
-from compiler.codegen.native.primitive import F32, I32, Lowering, Primitive, primitive
+from compiler.codegen.native.integers import int_add, int_and, int_or, int_shl, int_shr, int_sub
+from compiler.codegen.native.primitive import F32, F64, I32, Lowering, Primitive, primitive
 
 _f = np.float32
 _ZERO, _HALF, _ONE, _TWO = _f(0), _f(0.5), _f(1), _f(2)
@@ -26,11 +26,12 @@ _LOG2E = _f(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = _f(0.693359375), _f(-2.12194440054690583e-4)  # their sum is log(2); the high part has 10 bits
 _EXP_HIGH, _EXP_LOW, _EXPM1_LOW = _f(89), _f(-104), _f(-20)  # beyond: inf, 0, -1
 _ROUND = _f(1.5 * 2**23)  # x + _ROUND holds x, rounded to an integer, in its low bits
-_ROUND_BITS = np.int32(0x4B400000)
-_BIAS, _MANTISSA_BITS, _I1 = np.int32(127), np.int32(23), np.int32(1)
+_MANTISSA_BITS, _I1 = np.int32(23), np.int32(1)
+_SIGN, _EXPONENT = np.int32(-(2**31)), np.int32(-(2**23))  # bits: the sign; all above the fraction
+_TWO64, _DOWN = _f(2.0**64), _f(2.0**-64)
 _SQRT_HALF_BITS, _FRACTION = np.int32(0x3F3504F3), np.int32(0x007FFFFF)
 _TWO23, _N23 = _f(2**23), _f(23)
-_TANH_FLAT, _ERF_FLAT, _ERF_SPLIT = _f(10), _f(4), _f(0.875)
+_TANH_FLAT, _ERF_FLAT = _f(10), _f(4)
 
 
 def _bitcast(source: Any, target: Any, kind: Any) -> Lowering:
@@ -52,29 +53,51 @@ def f32_bits(bits: Any) -> Any:
     return np.int32(bits).view(np.float32)
 
 
-def make_polynomial(*coefficients: float) -> Primitive[[Any], Any]:
-    """A polynomial of float32 x with these coefficients, highest power first, by Horner's rule."""
+def _horner(terms: list[Any], x: Any, fma: Callable[[Any, Any, Any], Any]) -> Any:
+    y = terms[0]
+    for c in terms[1:]:
+        y = fma(y, x, c)
+    return y
+
+
+def _estrin(terms: list[Any], x: Any, fma: Callable[[Any, Any, Any], Any]) -> Any:
+    terms = terms[::-1]
+    while len(terms) > 1:
+        pairs = [fma(high, x, low) for low, high in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[len(terms) - len(terms) % 2 :]
+        x = fma(x, x, None)
+    return terms[0]
+
+
+def make_polynomial(*coefficients: float, parallel: bool = False, double: bool = False) -> Primitive[[Any], Any]:
+    """A polynomial of float32 (double: of float64) x with these coefficients, highest power first.
+
+    By Horner's rule; parallel: by Estrin's scheme, which pairs neighbours up to half as many coefficients in x^2. That
+    takes a few products more and rounds slightly worse, but a loop waits less for it: for long polynomials.
+    """
+    evaluate = _estrin if parallel else _horner
+    number, kind, numba_type = (np.float64, F64, types.float64) if double else (np.float32, F32, types.float32)
 
     def lowering(tc: Any, x: Any) -> Any:
         def gen(cx: Any, b: Any, s: Any, a: Any) -> Any:
-            f = cgutils.get_or_insert_function(b.module, ir.FunctionType(F32, [F32] * 3), "llvm.fmuladd.f32")
-            y = F32(float(np.float32(coefficients[0])))
-            for c in coefficients[1:]:
-                y = b.call(f, [y, a[0], F32(float(np.float32(c)))])
-            return y
+            name = f"llvm.fmuladd.f{64 if double else 32}"
+            f = cgutils.get_or_insert_function(b.module, ir.FunctionType(kind, [kind] * 3), name)
 
-        return types.float32(types.float32), gen
+            def fma(x: Any, y: Any, z: Any) -> Any:
+                return b.fmul(x, y) if z is None else b.call(f, [x, y, z])
+
+            return evaluate([kind(float(number(c))) for c in coefficients], a[0], fma)
+
+        return numba_type(numba_type), gen
 
     def polynomial(x: Any) -> Any:
-        y = np.float32(coefficients[0])
-        for c in coefficients[1:]:
-            y = y * x + np.float32(c)
-        return y
+        return evaluate([number(c) for c in coefficients], x, lambda x, y, z: x * y if z is None else x * y + z)
 
     return primitive(lowering)(polynomial)
 
 
-def _by_dtype(f64: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], ByDtype]:
+def by_dtype(f64: Callable[..., Any]) -> Callable[[Callable[..., Any]], ByDtype]:
+    """Make a helper for kernels of a float32 implementation; f64 is the one for float64."""
     return lambda f32: ByDtype(f32, f64)
 
 
@@ -94,38 +117,24 @@ _log_tail = make_polynomial(
     -0.25000008940696716,
     0.3333331346511841,
 )
-# erf(x)/x - 1 in x^2, for |x| <= 0.875
-_erf_near = make_polynomial(
-    8.675383287481964e-05,
-    -0.0008211102103814483,
-    0.005206747446209192,
-    -0.026861583814024925,
-    0.11283732950687408,
-    -0.37612634897232056,
-    0.128379225730896,
+# -log(erfc(x)) / x - 1, for x in [0, 4]
+_erf_tail = make_polynomial(
+    -9.256272278435063e-06,
+    0.00011764132796088234,
+    -0.0006328370654955506,
+    0.0016670278273522854,
+    -0.00016039639012888074,
+    -0.019153064116835594,
+    0.10277783125638962,
+    0.6366193890571594,
+    0.12837916612625122,
+    parallel=True,
 )
-# log(erfc(x)) for x in [0.875, 4]
-_erf_far = make_polynomial(
-    -2.0451787349884398e-05,
-    0.00042708759428933263,
-    -0.004135665483772755,
-    0.025027193129062653,
-    -0.10813909769058228,
-    -0.6334733963012695,
-    -1.129453182220459,
-    0.00016202990082092583,
-)
-
-
-@inline
-def _pow2(n: Any) -> Any:
-    """2**n for int32 n in [-126, 127]."""
-    return f32_bits(int_shl(int_add(n, _BIAS), _MANTISSA_BITS))
 
 
 @inline
 def _nearest(x: Any) -> Any:
-    """Quotient x / log(2) rounded to an integer, kept as the sum with _ROUND."""
+    """Quotient x / log(2) rounded to an integer n, kept as the sum with _ROUND."""
     return x * _LOG2E + _ROUND
 
 
@@ -136,25 +145,52 @@ def _expm1_reduced(x: Any, m: Any) -> Any:
     return r * r * _exp_tail(r) + r
 
 
-@_by_dtype(lambda x: np.exp(x))
+@inline
+def _exponent(t: Any) -> Any:
+    """Shift an n in [-256, 255] that `_nearest` gave to the exponent, n * 2**23: the low bits of _ROUND are zeros."""
+    return int_shl(i32_bits(t), _MANTISSA_BITS)
+
+
+@inline
+def _scaled(c: Any, exponent: Any) -> Any:
+    """Product c * 2**n by arithmetic on the bits, where both are normal numbers (no NaN); exponent: n * 2**23."""
+    return f32_bits(int_add(i32_bits(c), exponent))
+
+
+@by_dtype(lambda x: np.exp(x))
 def exp(x: Any) -> Any:
     """Exponential, 1 ulp: 0 below -104, inf above 88.72; denormal results are right."""
     x = _EXP_HIGH if x > _EXP_HIGH else x
     x = _EXP_LOW if x < _EXP_LOW else x
     t = _nearest(x)
-    n = int_sub(i32_bits(t), _ROUND_BITS)
-    y = _expm1_reduced(x, t - _ROUND) + _ONE
-    half = int_shr(n, _I1)  # in two steps, because 2**n alone may overflow or be denormal
-    return y * _pow2(half) * _pow2(int_sub(n, half))
+    y, n = _expm1_reduced(x, t - _ROUND) + _ONE, _exponent(t)
+    half = int_and(int_shr(n, _I1), _EXPONENT)  # in two steps, because 2**n alone may overflow or be denormal
+    return y * _scaled(_ONE, half) * _scaled(_ONE, int_sub(n, half))
 
 
-@_by_dtype(lambda x: np.expm1(x))
+@inline
+def _exp_negative(x: Any) -> Any:
+    """exp(x) for x <= 0; denormal results are right."""
+    x = _EXP_LOW if x < _EXP_LOW else x
+    t = _nearest(x)
+    s = _scaled(_TWO64, _exponent(t))  # a normal number, where 2**n may be denormal
+    return (_expm1_reduced(x, t - _ROUND) * s + s) * _DOWN
+
+
+@inline
+def _expm1_parts(x: Any) -> Any:
+    """Two numbers p and s = 2**n such that s (1 + p) is exp(x), |p| at most about 1/2; for x in [-86, 88]."""
+    t = _nearest(x)
+    return _expm1_reduced(x, t - _ROUND), _scaled(_ONE, _exponent(t))
+
+
+@by_dtype(lambda x: np.expm1(x))
 def expm1(x: Any) -> Any:
     """Exponential minus 1, 1.5 ulp."""
     x = _EXP_HIGH if x > _EXP_HIGH else x
     x = _EXPM1_LOW if x < _EXPM1_LOW else x
     t = _nearest(x)
-    p, s = _expm1_reduced(x, t - _ROUND), _pow2(int_sub(int_sub(i32_bits(t), _ROUND_BITS), _I1))
+    p, s = _expm1_reduced(x, t - _ROUND), _scaled(_HALF, _exponent(t))  # half of 2**n, which may overflow
     return (s * p + (s - _HALF)) * _TWO
 
 
@@ -170,15 +206,15 @@ def _log_positive(x: Any) -> Any:
     return ((e * _LN2_LOW + f * z * _log_tail(f)) - _HALF * z) + f + e * _LN2_HIGH
 
 
-@_by_dtype(lambda x: np.log(x))
+@by_dtype(lambda x: np.log(x))
 def log(x: Any) -> Any:
-    """Natural logarithm, 0.8 ulp: -inf at 0, NaN below."""
+    """Natural logarithm, 0.83 ulp: -inf at 0, NaN below."""
     y = _log_positive(x)
     y = y if x > _ZERO else (-_INF if x == _ZERO else _NAN)
     return x if x == _INF else y
 
 
-@_by_dtype(lambda x: np.log1p(x))
+@by_dtype(lambda x: np.log1p(x))
 def log1p(x: Any) -> Any:
     """Logarithm of 1 + x, 1.5 ulp: -inf at -1, NaN below."""
     u = _ONE + x
@@ -187,13 +223,19 @@ def log1p(x: Any) -> Any:
     return x if x == _INF else y
 
 
-@_by_dtype(lambda x: np.tanh(x))
+@inline
+def _with_sign(y: Any, x: Any) -> Any:
+    """Give y >= 0 the sign of x."""
+    return f32_bits(int_or(i32_bits(y), int_and(i32_bits(x), _SIGN)))
+
+
+@by_dtype(lambda x: np.tanh(x))
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent, 2.5 ulp."""
-    a = -x if x < _ZERO else x
-    e = expm1(_TWO * (_TANH_FLAT if a > _TANH_FLAT else a))
-    y = e / (e + _TWO)
-    return -y if x < _ZERO else y
+    a = abs(x)
+    p, s = _expm1_parts(_TWO * (_TANH_FLAT if a > _TANH_FLAT else a))
+    e = s * p + (s - _ONE)
+    return _with_sign(e / (e + _TWO), x)
 
 
 @inline
@@ -202,10 +244,10 @@ def _sigmoid64(x: Any) -> Any:
     return (e if x < 0 else 1.0) / (1.0 + e)
 
 
-@_by_dtype(_sigmoid64)
+@by_dtype(_sigmoid64)
 def sigmoid(x: Any) -> Any:
     """Logistic function 1 / (1 + exp(-x)), 2.5 ulp, far out on the left as well."""
-    e = exp(x if x < _ZERO else -x)
+    e = _exp_negative(-abs(x))
     return (e if x < _ZERO else _ONE) / (_ONE + e)
 
 
@@ -214,18 +256,19 @@ def _softplus64(x: Any) -> Any:
     return (0.0 if x < 0 else x) + np.log1p(np.exp(-abs(x)))
 
 
-@_by_dtype(_softplus64)
+@by_dtype(_softplus64)
 def softplus(x: Any) -> Any:
     """Softplus, log(1 + exp(x)), 2 ulp, without overflow."""
-    return (_ZERO if x < _ZERO else x) + log1p(exp(x if x < _ZERO else -x))
+    return (_ZERO if x < _ZERO else x) + log1p(_exp_negative(-abs(x)))
 
 
-@_by_dtype(lambda x: _libm_erf(x))
+@by_dtype(lambda x: _libm_erf(x))
 def erf(x: Any) -> Any:
     """The error function, 2 ulp."""
-    a = -x if x < _ZERO else x
-    far = _ONE - exp(_erf_far(_ERF_FLAT if a > _ERF_FLAT else a))
-    return x * _erf_near(x * x) + x if a < _ERF_SPLIT else (-far if x < _ZERO else far)
+    a = abs(x)
+    b = _ERF_FLAT if a > _ERF_FLAT else a
+    p, s = _expm1_parts(-(b * _erf_tail(b) + b))
+    return _with_sign((_ONE - s) - s * p, x)
 
 
 @inline

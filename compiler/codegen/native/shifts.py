@@ -1,7 +1,7 @@
-"""Register-level sums of shifted rows: what a convolution of few input channels is made of, as LLVM vectors.
+"""Register-level sums of shifted rows: what a depthwise convolution is made of, as LLVM vectors.
 
-The vectors run along a row of positions, so that neighbours need no packing; micro kernels of products (vector.py) have
-their lanes along output channels instead, which few channels do not fill.
+The vectors run along a row of positions; micro kernels of products (vector.py) have their lanes along output channels
+instead, of which a group has one here.
 """
 
 from typing import Any
