@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from compiler.errors import MemoryLimitError as MemoryLimitError
     from compiler.errors import ModelError as ModelError
     from compiler.errors import OnnxcError as OnnxcError
+    from compiler.errors import RefusedError as RefusedError
     from compiler.errors import StateError as StateError
     from compiler.errors import UnsupportedError as UnsupportedError
     from compiler.frontend import NeedsDims as NeedsDims
@@ -58,6 +59,7 @@ _HOMES = {
             "MemoryLimitError",
             "ModelError",
             "OnnxcError",
+            "RefusedError",
             "StateError",
             "UnsupportedError",
         ),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from compiler import __version__
@@ -18,9 +17,19 @@ from compiler.codegen.library import check_name
 from compiler.codegen.library_artifact import Recipe, check_replaceable, write_artifact
 from compiler.codegen.library_cpu import target
 from compiler.codegen.support import has_kernel
-from compiler.errors import InputError, ModelError, Problem, did_you_mean
+from compiler.errors import (
+    InputError,
+    ModelError,
+    Problem,
+    checked_flag,
+    checked_integer,
+    checked_seed,
+    did_you_mean,
+)
 from compiler.fitting import checked_limit, fitted
 from compiler.frontend import Source, accepted, best_attempt, read
+from compiler.frontend.files import files_of as files_of
+from compiler.frontend.making.merged import merged as merged
 from compiler.frontend.node_groups import group_by_origin
 from compiler.frontend.report import Report
 from compiler.frontend.trained import trained_model
@@ -31,7 +40,7 @@ from compiler.ir.types import AnyArray
 from compiler.passes.pipeline import PASS_NAMES as PASS_NAMES
 from compiler.passes.pipeline import run_program
 from compiler.runtime.arguments import as_array
-from compiler.runtime.step import StepFunction, check_seed
+from compiler.runtime.step import StepFunction
 from compiler.saving import INLINE_LIMIT
 from compiler.saving import save_model as save_model
 from compiler.specialize import (
@@ -84,14 +93,14 @@ def compile(
     that cannot be compiled, initialization included; with open dims, what is so at every size, and a call tells the
     rest. InputError: arguments that do not fit the model.
     """
-    check_seed(seed)
+    seed, through = checked_seed(seed), checked_flag("straight_through", straight_through)
     source, arrays = loaded(_own(model), dims, static, max_trip)
     wanted = None if outputs is None else names_of(outputs)
     given = (
         checked_threads(threads),
-        int(seed),
+        seed,
         algorithm,
-        bool(straight_through),
+        through,
         wanted,
         checked_limit(memory_limit),
     )
@@ -100,20 +109,16 @@ def compile(
     return StepFunction(work, work.initial())
 
 
-def names_of(outputs: Sequence[str]) -> tuple[str, ...]:
-    """Names of outputs. InputError: they are no list of names."""
-    if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
-        raise InputError(f"outputs must be a list of names, not {outputs!r}")
-    return tuple(outputs)
+def names_of(names: Sequence[str], what: str = "outputs") -> tuple[str, ...]:
+    """Names, of outputs say. InputError: they are no list of names."""
+    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(n, str) for n in names):
+        raise InputError(f"{what} must be a list of names, not {names!r}")
+    return tuple(names)
 
 
 def checked_threads(threads: Any) -> int:
     """The number of threads. InputError: none from 1 to 256."""
-    if threads is None:
-        return 1
-    if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or not 1 <= threads <= 256:
-        raise InputError(f"threads must be an integer from 1 to 256, not {threads!r}")
-    return int(threads)
+    return 1 if threads is None else checked_integer("threads", threads, 1, 256)
 
 
 def _own(model: Model) -> Model:
@@ -132,21 +137,24 @@ def loaded(
     source, report = _read(model, max_trip)
     arrays = {} if source is None else _static(source, static)
     typed = {} if source is None else {n: as_typed(source, n, a) for n, a in arrays.items()}
-    return accepted(source, report, dims, typed), arrays
+    source = accepted(source, report, dims, typed)
+    source.sizes(dims or {})
+    return source, arrays
 
 
 def _read(model: Model, max_trip: int | None) -> tuple[Source | None, Report]:
     """A model with its bound of loops, and what is wrong with it. InputError."""
-    if max_trip is not None and (not isinstance(max_trip, int | np.integer) or not 1 <= max_trip <= MOST_TRIPS):
-        raise InputError(f"max_trip must be an integer from 1 to {MOST_TRIPS}, not {max_trip!r}")
+    most = None if max_trip is None else checked_integer("max_trip", max_trip, 1, MOST_TRIPS)
     source, report = read(model)
     if source is not None:
-        source.max_trip = None if max_trip is None else int(max_trip)
+        source.max_trip = most
     return source, report
 
 
 def _static(source: Source, static: Mapping[str, Any] | None) -> dict[str, AnyArray]:
     """Values of static inputs as arrays of the inputs' types. InputError."""
+    if static is not None and not isinstance(static, Mapping):
+        raise InputError(f"static must be a mapping from names of inputs to arrays, not {type(static).__name__}")
     if unknown := [n for n in static or {} if n not in source.inputs]:
         near = did_you_mean(unknown[0], source.inputs) or f"; the inputs are {', '.join(map(repr, source.inputs))}"
         raise InputError(f"static: {unknown[0]!r} is no input{near}")
@@ -167,6 +175,7 @@ def program(
     if until is not None and until not in ("import", *PASS_NAMES):
         near = did_you_mean(until, PASS_NAMES) or f": there are import, {', '.join(PASS_NAMES)}"
         raise InputError(f"there is no pass {until!r}{near}")
+    checked_flag("straight_through", straight_through)
     source, arrays = loaded(model, dims, static, max_trip)
     imported = source.program(dims or {}, {n: as_typed(source, n, a) for n, a in arrays.items()}, algorithm)
     if until == "import":
@@ -346,7 +355,7 @@ def build(
 
     CompileError as for `compile`. InputError: arguments that do not fit. BuildError: no C compiler, or a bad folder.
     """
-    check_seed(seed)
+    seed, straight_through = checked_seed(seed), checked_flag("straight_through", straight_through)
     threads, limit = checked_threads(threads), checked_limit(memory_limit)
     check_name(name)
     check_replaceable(Path(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -67,6 +68,26 @@ class InputError(OnnxcError, ValueError):
     """A call with wrong arrays, or values found wrong while the step ran; the state is as it was before the call."""
 
 
+class RefusedError(InputError):
+    """Values found wrong while the step ran: an index out of range. The state is as it was before the call.
+
+    input, index, value: the first element that is wrong, if it is one of an input: its name, place and value; sample:
+    of a Trainer's data, the number of the sample that has it. Else '', (), None.
+    """
+
+    def __init__(
+        self, what: str, input: str = "", index: tuple[int, ...] = (), value: Any = None, sample: int | None = None
+    ):
+        self.what, self.input, self.index, self.value, self.sample = what, input, index, value, sample
+        place = f"[{', '.join(map(str, index))}]" if index else ""
+        of = "" if sample is None else f" (sample {sample} of the data)"
+        where = f"{input!r}{place} is {value}{of}: " if input else ""
+        super().__init__(f"{where}{what}; nothing was updated: correct the input and call again")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.input, self.index, self.value, self.sample)
+
+
 class StateError(OnnxcError, ValueError):
     """State that does not fit: a checkpoint of another model, an assignment of another shape or dtype."""
 
@@ -113,3 +134,30 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     lower = {k.lower(): k for k in reversed(names)}
     close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.7)
     return f" (did you mean {lower[close[0]]!r}?)" if close else ""
+
+
+def checked_integer(what: str, value: Any, lowest: int = 1, largest: int | None = None) -> int:
+    """An argument, any library's integer, as Python's. InputError: it is none, or out of range.
+
+    largest: None only with 1 as the lowest.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < lowest or (largest is not None and number > largest):
+        kind = "a positive integer" if largest is None else f"an integer from {lowest} to {largest}"
+        raise InputError(f"{what} must be {kind}, not {value!r}")
+    return number
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed of random numbers, one that the hidden state holds. InputError."""
+    return checked_integer("seed", seed, 0, 2**63 - 1)
+
+
+def checked_flag(what: str, value: Any) -> bool:
+    """An argument that is True or False; else an InputError, as "no" would count as true."""
+    if type(value).__name__ != "bool":  # that is what NumPy's is called, too
+        raise InputError(f"{what} must be True or False, not {value!r}")
+    return bool(value)

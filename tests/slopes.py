@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from compiler.frontend.making.emit import concatenation
+from tests.models.concatenation import concatenation
 
 Array = npt.NDArray[Any]
 Loss = Callable[[Mapping[str, Array]], float]

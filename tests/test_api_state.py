@@ -299,7 +299,7 @@ def test_foreign_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         refused(tmp_path / name, "no state that onnxc saved|another model")
     refused(tmp_path / "nowhere", "there is no file")
-    refused(tmp_path, "there is no file")
+    refused(tmp_path, "is a folder, not a saved state")
     step.load(tmp_path / "good")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,56 @@ def test_only_the_command_prints(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_modules_are_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+def name_of(path: Path) -> str:
+    """The module of a file."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_at_once(tree: ast.Module, modules: set[str]) -> Iterator[str]:
+    """What of the package a module imports as it is imported: not in functions, nor for type checkers only."""
+    pending: list[ast.stmt] = list(tree.body)
+    for node in pending:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+            pending += [*node.body, *node.orelse]
+        elif isinstance(node, ast.Try):
+            pending += [*node.body, *node.orelse, *(s for h in node.handlers for s in h.body), *node.finalbody]
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else str(node.module) for name in inner)
+
+
+def test_modules_can_be_imported_in_any_order() -> None:
+    """No module needs another one, by whatever way, that needs it: a cycle would break for who imports the wrong first.
+
+    With a module the packages that it is in are imported; for what is inside them, they only have to have begun.
+    """
+    modules = {name_of(path) for path in FILES}
+    needs = {}
+    for path in FILES:
+        name = name_of(path)
+        direct = set(imported_at_once(ast.parse(path.read_text(encoding="utf-8")), modules))
+        needs[name] = set().union(*map(prefixes, direct)) - (prefixes(name) - direct) - {"compiler"}
+    tuple(graphlib.TopologicalSorter(needs).static_order())  # CycleError: the cycle
+    assert "compiler.frontend.making.model" in needs["compiler.frontend.making"]
+
+
+def test_modules_are_imported_alone() -> None:
+    """Each as the first one of the package, one after the other in one interpreter."""
+    first = [
+        "training",
+        "onnx_backend",
+        "api",
+        "frontend.making",
+        "passes.pipeline",
+        "runtime.artifact",
+        "command.entry",
+    ]
+    forget = "for m in [m for m in sys.modules if m.split('.')[0] == 'compiler']: del sys.modules[m]"
+    assert "compiler" in loaded_by("\n".join(f"{forget}\nimport compiler.{name}" for name in first))
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler.frontend.making.emit import concatenation
 from tests.models import attach_training, lenet, mlp, mlp_inference, tiny
+from tests.models.concatenation import concatenation
 from tests.models.losses import LOSSES
 from tests.models.optimizers import OPTIMIZERS
 from tests.models.zoo import ZOO, needs_zoo, zoo_folder

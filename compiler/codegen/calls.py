@@ -84,13 +84,16 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Address of the status word, for a kernel that checks indices: store `code` there with `atomic_max` (0 is fine).
+    """Address of the status word, for a kernel that checks indices: store `code - i` there with `atomic_max`.
 
-    Only in calls with `check=True`, which write nothing else but may read any value.
+    i is the number of the first element that is wrong; 0 if it is about no element. Only in calls with `check=True`,
+    which write nothing else but may read any value.
     """
 
     message: str
     """What is wrong, for the user: 'label out of range [0, 10)'."""
+    value: str = ""
+    """The value that element i is of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ struct graph {
     size_t words;
     const signed char *blocks;
     const int64_t *values;
-    size_t status;     /* offset in the arena: after a refused run, the number of a message of this graph, from 1 */
+    size_t status;     /* offset in the arena: after a refused run n * ELEMENTS - i, message n of this graph, from 1 */
     int first_message; /* where its messages begin among all */
 };
 
@@ -131,7 +131,7 @@ static int run(onnxc_model *m, int graph) {
     int64_t *status = (int64_t *)(m->arenas[graph] + graphs[graph].status);
     *status = 0;
     graphs[graph].run((int64_t)(intptr_t)m->tables[graph], 0, 1);
-    return *status == 0 ? ONNXC_OK : (int)*status + graphs[graph].first_message;
+    return *status == 0 ? ONNXC_OK : (int)((*status + ELEMENTS - 1) / ELEMENTS) + graphs[graph].first_message;
 }
 
 int onnxc_step(onnxc_model *model) { return run(model, STEP); }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compiler.codegen.library_cpu import Feature
 from compiler.codegen.library_names import Identifiers, escaped, literal, literal_of_bytes
-from compiler.runtime.layout import NUMPY, SEED, STEP, Layout, Slot
+from compiler.runtime.layout import ELEMENTS, NUMPY, SEED, STEP, Layout, Slot
 
 ROLES = ("step", "infer", "initialize")
 """Graphs of a model, by their numbers in the C interface."""
@@ -168,6 +168,7 @@ def _numbers(c: Contents) -> list[str]:
         f"enum {{ SEED_STATE = {states.get(SEED, -1)}, STEP_STATE = {states.get(STEP, -1)} }};",
         f"static const size_t STATE_BYTES = {max(g.layout.state_bytes for g in c.graphs)};",
         f"static const size_t STATES = {len(c.states)};",
+        f"static const int64_t ELEMENTS = {ELEMENTS};",
         "",
     ]
 

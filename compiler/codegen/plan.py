@@ -20,13 +20,17 @@ from compiler.codegen.units import VIEWS, Cycle, Schedule, Unit
 from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import AnyArray, TensorType
-from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, TABLE, Layout, Slot, padded
+from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, ELEMENTS, TABLE, Layout, Slot, padded
 
 STATUS, BARRIER = 0, ALIGNMENT
 """Offsets in the arena of the status word and of the barrier's block."""
 
 STATUS_WORD, BARRIER_WORD = 0, 1
 """Indices in the table of their addresses."""
+
+
+_IN_ORDER = (VIEWS - {"BitCast"}) | {"Cast"}
+"""Ops that leave each element where it is in row-major order."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,8 @@ class _Planner:
     threads: int
     statements: list[Statement] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
+    messages: dict[str, str] = field(default_factory=dict)
+    """What checks report, and the input whose elements each is about, or ''."""
     touched: _Touched = field(default_factory=_Touched)
     extra: dict[object, tuple[int, AnyArray]] = field(default_factory=dict)
     scratch: int = 0
@@ -307,11 +312,10 @@ class _Planner:
                 return [(CONST, self._extra(tensor, tensor.array))]
             case Number(value):
                 return [(-1, struct.unpack("<q", struct.pack("<d", value))[0])]
-            case Status(what):
+            case Status(what, value):
                 message = f"{what}, in {where(u.nodes[0])}"
-                if message not in self.messages:
-                    self.messages.append(message)
-                return [(ARENA, STATUS), (-1, self.messages.index(message) + 1)]
+                self.messages.setdefault(message, self._fed(value) if u in self.s.units else "")
+                return [(ARENA, STATUS), (-1, (list(self.messages).index(message) + 1) * ELEMENTS)]
             case Peek():
                 return [(ARENA, STATUS)]
             case Listing(items):
@@ -326,6 +330,12 @@ class _Planner:
                 self.words += [w for word, step in moves for w in ((TABLE, 8 * word), (-1, step))]
                 return [(TABLE, 8 * start), (-1, len(moves))]
         raise AssertionError(a)
+
+    def _fed(self, value: str) -> str:
+        """The input of the graph whose elements are those of a value, in the same order; '' if there is none."""
+        while (node := self.graph.producer(value)) is not None and node.op in _IN_ORDER:
+            value = node.inputs[0]
+        return value if value in self.graph.inputs else ""
 
     def _extra(self, key: object, array: AnyArray) -> int:
         if key not in self.extra:
@@ -360,6 +370,7 @@ class _Planner:
             const_bytes=m.const_bytes,
             status=STATUS,
             messages=tuple(self.messages),
+            checked=tuple(self.messages.values()),
             threads=self.threads,
             table_blocks=tuple(b for b, _ in self.words),
             table_values=tuple(v for _, v in self.words),

@@ -9,29 +9,20 @@ import click
 
 import compiler
 from compiler.command.options import (
-    algorithm_option,
     arrays_of,
     check_pass,
-    dim_option,
-    max_trip_option,
     memory_limit_option,
-    model_argument,
     path_type,
     seed_option,
-    static_option,
-    straight_through_option,
+    specializing,
     threads_option,
 )
+from compiler.command.outputs import check_folder, check_outputs
 from compiler.command.reporting import reporting
 
 
 @click.command()
-@model_argument
-@dim_option
-@static_option
-@max_trip_option
-@straight_through_option
-@algorithm_option
+@specializing
 @click.option("--after", metavar="PASS", help="Stop after this pass, or `import`; by default after all.")
 @click.option("--graph", type=click.Choice(["step", "infer", "initialize"]), default="step", show_default=True)
 @click.option(
@@ -57,13 +48,15 @@ def lower(
     """
     if after not in (None, "import"):
         check_pass(after)
-    options |= {"dims": dims, "static": arrays_of(static), "algorithm": algorithm}
     if training_graph:
         if graph != "step":
             raise click.UsageError("--training-graph is the step: leave --graph out.")
         if after is None and (dims or static or any(options[n] for n in ("max_trip", "straight_through"))):
             what = "--dim, --static, --max-trip and --straight-through are for --training-graph with --after"
             raise click.UsageError(f"{what}: add `--after expand_gradients`, or leave them out.")
+    check_outputs({"--out": out}, model, {"--static": static})
+    options |= {"dims": dims, "static": arrays_of(static), "algorithm": algorithm}
+    if training_graph:
         lowered = compiler.training_graph(model, until=after, **options)
     else:
         lowered = compiler.lower(model, after, graph=graph, **options)
@@ -72,13 +65,8 @@ def lower(
 
 
 @click.command()
-@model_argument
+@specializing
 @click.argument("folder", type=path_type)
-@dim_option
-@static_option
-@max_trip_option
-@straight_through_option
-@algorithm_option
 @threads_option
 @seed_option
 @memory_limit_option
@@ -88,5 +76,6 @@ def lower(
 @reporting
 def build(model: Path, folder: Path, static: Path | None, **options: Any) -> None:
     """Build MODEL ahead of time: a native library with a C header, weights and a manifest, in FOLDER."""
+    check_folder(folder, model, {"--static": static})
     compiler.build(model, folder, static=arrays_of(static), **options)
     click.echo(f"wrote {folder}")

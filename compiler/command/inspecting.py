@@ -12,14 +12,13 @@ import click
 
 import compiler
 from compiler.command.options import (
-    algorithm_option,
     arrays_of,
     check_pass,
     dim_option,
     max_trip_option,
     model_argument,
+    specializing,
     static_option,
-    straight_through_option,
 )
 from compiler.command.reporting import REFUSED, error, give_static, note, reporting, shell
 from compiler.errors import Problem
@@ -58,12 +57,7 @@ def _unchecked(p: Problem, inputs: Sequence[str]) -> Problem:
 
 
 @click.command("dump-ir")
-@model_argument
-@dim_option
-@static_option
-@max_trip_option
-@straight_through_option
-@algorithm_option
+@specializing
 @click.option("--after", metavar="PASS", help="Stop after this pass; `--after help` lists them.")
 @click.option("--stage", type=click.Choice(["import", "final", "source"]), help="IR as imported, final IR, or code.")
 @click.option("--graph", type=click.Choice(["step", "infer", "initialize", "all"]), default="step", show_default=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import compiler
-from compiler.command.options import check_outputs, model_argument, path_type
-from compiler.command.reporting import reporting
+from compiler.command.options import model_argument, path_type
+from compiler.command.outputs import check_outputs
+from compiler.command.reporting import note, reporting
 from compiler.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def make_training(
     Options of losses and optimizers are those of docs/make-training.md and docs/optimizers.md; values are numbers,
     lists in brackets, true, false, or text.
     """
-    check_outputs({"--out": out}, {"MODEL": model})
+    check_outputs({"--out": out}, model, {})
     given = _pairs("--loss-option", loss_options)
     arguments: dict[str, Any] = {n: v or None if isinstance(v, tuple) else v for n, v in options.items()}
     chosen = _pairs("--optimizer-option", settings)
@@ -72,6 +74,8 @@ def make_training(
     compiler.api.save_model(training, out)
     for line in _summary(training):
         click.echo(line)
+    for text in compiler.api.merged(training):
+        note(text)
     click.echo(f"wrote {out}")
 
 
@@ -116,7 +120,7 @@ def _summary(model: onnx.ModelProto) -> list[str]:
     xs = next(list(a.strings) for a in gradient.attribute if a.name == "xs")
     tensors = {t.name: t for t in model.graph.initializer}
     names = [x.decode() for x in xs]
-    numbers = sum(_size(tensors[n].dims) for n in names)
+    numbers = sum(prod(tensors[n].dims) for n in names)
     listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
     defaults = {t.name for t in (*model.graph.initializer, *info.algorithm.initializer)}
     inputs = [_shown(v) for v in (*model.graph.input, *info.algorithm.input) if v.name not in defaults]
@@ -124,13 +128,6 @@ def _summary(model: onnx.ModelProto) -> list[str]:
         f"{len(names)} tensors train, {numbers} numbers: {listed}",
         f"a step takes {', '.join(inputs)}",
     ]
-
-
-def _size(dims: Sequence[int]) -> int:
-    size = 1
-    for d in dims:
-        size *= d
-    return size
 
 
 def _shown(value: onnx.ValueInfoProto) -> str:

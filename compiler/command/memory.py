@@ -12,14 +12,9 @@ import click
 
 import compiler
 from compiler.command.options import (
-    algorithm_option,
     arrays_of,
-    dim_option,
-    max_trip_option,
     memory_limit_option,
-    model_argument,
-    static_option,
-    straight_through_option,
+    specializing,
     threads_option,
 )
 from compiler.command.reporting import reporting
@@ -29,12 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@model_argument
-@dim_option
-@static_option
-@max_trip_option
-@straight_through_option
-@algorithm_option
+@specializing
 @threads_option
 @click.option("--output", "outputs", multiple=True, metavar="NAME", help="What a step returns; by default all outputs.")
 @memory_limit_option

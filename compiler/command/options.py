@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 import compiler
-from compiler.errors import InputError, did_you_mean
+from compiler.errors import did_you_mean
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, int]:
@@ -40,6 +39,17 @@ straight_through_option = click.option(
 algorithm_option = click.option(
     "--algorithm", type=click.IntRange(0), help="Index of the one TrainingInfoProto to run."
 )
+
+
+def specializing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """MODEL, and the options that decide what its graphs are."""
+    for option in (
+        algorithm_option, straight_through_option, max_trip_option, static_option, dim_option, model_argument
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 threads_option = click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of random numbers."
@@ -66,7 +76,7 @@ memory_limit_option = click.option(
 )  # fmt: skip
 
 
-def arrays_of(path: Path | None) -> dict[str, Any] | None:
+def arrays_of(path: Path | None) -> Mapping[str, Any] | None:
     """The arrays of a file, if there is one."""
     return None if path is None else compiler.training.read_arrays(path)
 
@@ -76,29 +86,3 @@ def check_pass(name: str) -> None:
     names = compiler.api.PASS_NAMES
     if name not in names:
         raise click.UsageError(f"There is no pass {name!r}{did_you_mean(name, names)}: there are {', '.join(names)}.")
-
-
-def check_outputs(
-    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], made: Path | None = None
-) -> None:
-    """InputError now, rather than an error after hours of training: files, by option, that cannot be written.
-
-    inputs: files that are read, by option; none of them is overwritten. made: a folder that need not be there yet.
-    """
-    taken = {os.path.realpath(path): option for option, path in inputs.items() if path is not None}
-    for option, path in outputs.items():
-        if path is None:
-            continue
-        real = os.path.realpath(path)
-        if other := taken.get(real):
-            raise InputError(f"{option}: {str(path)!r} is the file of {other}, too: give the name of another file")
-        taken[real] = option
-        folder = Path(real).parent
-        if path.is_dir():
-            raise InputError(f"{option}: {str(path)!r} is a folder: give the name of a file")
-        if made is not None and not made.exists() and folder == Path(os.path.realpath(made)):
-            continue
-        if not folder.is_dir():
-            raise InputError(f"{option}: there is no folder {str(folder)!r}")
-        if not os.access(folder, os.W_OK):
-            raise InputError(f"{option}: the folder {str(folder)!r} cannot be written")

@@ -50,7 +50,7 @@ def follow(trainer: Trainer, run: Run, epochs: int, signals: Signals, json: bool
             shown.step(epoch, done, loss)
 
         count = 0
-        for e in run.train(trainer, epochs, advance, stop=lambda: signals.number is not None):
+        for e in run.train(trainer, epochs, advance, stop=lambda: signals.number is not None, note=shown.note):
             line = as_json(e.record()) if json else epoch_line(e, epochs)
             if beside:
                 console.print(line, highlight=False, markup=False)  # above the bar
@@ -75,18 +75,21 @@ class _Shown:
         """After a step."""
         if loss is not None and self._finite and not math.isfinite(loss):
             self._finite = False
-            text = f"the loss is {loss} in step {self._trainer.position.step}, in epoch {epoch}"
-            if self._bar.disable:
-                note(text)
-            else:
-                self._bar.console.print(f"note: {text}", highlight=False, markup=False)
+            self.note(f"the loss is {loss} in step {self._trainer.position.step}, in epoch {epoch}")
         now = time.monotonic()
         if self._bar.disable or now - self._last < _PAUSE:
             return
         self._last = now
-        shown = "" if loss is None else f"  loss {loss:.4f}"
+        shown = "" if loss is None else f"  loss {_loss(loss)}"
         completed = (epoch - 1) * self._trainer.samples + done
         self._bar.update(self._task, completed=completed, epoch=epoch, done=done, loss=shown)
+
+    def note(self, text: str) -> None:
+        """A note, above the bar if there is one."""
+        if self._bar.disable:
+            note(text)
+        else:
+            self._bar.console.print(f"note: {text}", highlight=False, markup=False)
 
 
 class _Rate(ProgressColumn):
@@ -102,7 +105,7 @@ def epoch_line(e: Epoch, epochs: int) -> str:
     """What an epoch gave, for people."""
     parts = [f"epoch {e.number:>{len(str(epochs))}}"]
     if e.loss is not None:
-        parts.append(f"loss {e.loss:.4f}")
+        parts.append(f"loss {_loss(e.loss)}")
     parts += [f"{name} {shown(name, v)}" for name, v in e.metrics.items() if name != "loss"]
     if "loss" in e.metrics:
         parts.append(f"validation loss {shown('loss', e.metrics['loss'])}")
@@ -112,7 +115,11 @@ def epoch_line(e: Epoch, epochs: int) -> str:
 def shown(metric: str, value: float) -> str:
     """A value of a metric, for people."""
     kind = metric.partition(":")[0]  # as in accuracy:OUTPUT
-    return f"{value:.2%}" if kind == "accuracy" else f"{value:.4f}" if kind == "loss" else f"{value:.5g}"
+    return f"{value:.2%}" if kind == "accuracy" else _loss(value) if kind == "loss" else f"{value:.5g}"
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.5g}"  # also what is not finite
 
 
 def _duration(seconds: float) -> str:

@@ -35,7 +35,8 @@ _OPTIONS = {
 _ARGUMENT = re.compile(
     # names of the model are in quotes, and stay as they are (an apostrophe opens none); so does code, `name=array`
     rf"""(?<!\w)'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"|\b(?P<key>{"|".join(_OPTIONS)})="""
-    rf"""(?:(?P<value>\.\.\.|True|None|{{[^}}]*}}|(?='))|(?!\w))|^(?P<first>{"|".join(_OPTIONS)})(?=: | must )"""
+    rf"""(?:(?P<value>\.\.\.|True|None|{{[^}}]*}}|(?='))|(?!\w))"""
+    rf"""|^(?P<first>{"|".join(_OPTIONS)})(?=: | must | is of )"""
 )
 
 
@@ -87,6 +88,8 @@ def shell(text: str) -> str:
         if key is None:
             return found[0]
         name = _OPTIONS[key].partition(" ")[0]
+        if found["value"] == "True":  # a flag
+            return name
         return _OPTIONS[key] if found["value"] else f"{name} " if found["value"] == "" else name
 
     return _ARGUMENT.sub(option, text)

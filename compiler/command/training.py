@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from compiler import command
 from compiler.command.options import (
     algorithm_option,
     arrays_of,
-    check_outputs,
     dim_option,
     max_trip_option,
     memory_limit_option,
@@ -27,6 +25,7 @@ from compiler.command.options import (
     straight_through_option,
     threads_option,
 )
+from compiler.command.outputs import check_outputs
 from compiler.command.reporting import error, note, reporting, shell
 from compiler.command.signals import Signals, Stopped, caught
 
@@ -118,8 +117,8 @@ def train(
     ):
         if given and not other:
             raise click.UsageError(f"{option} needs {need}.")
-    read = {"MODEL": model, "--data": data, "--eval": evaluation, "--static": static}
-    check_outputs({"--out": out, "--log": log, "--plot": plot}, read, made=folder)
+    read = {"--data": data, "--eval": evaluation, "--static": static}
+    check_outputs({"--out": out, "--log": log, "--plot": plot}, model, read, folder)
     work = compiler.training
     if plot is not None:
         work.check_plot(plot)
@@ -134,6 +133,14 @@ def train(
             early_stop=early_stop,
             stop_on_nan=stop_on_nan,
         )
+
+        def fits(trainer: Trainer) -> None:
+            run.check_monitor(trainer)
+            if averaged:
+                trainer.step.averaged()  # an error now if there are none, rather than after the training
+            if not as_json:
+                click.echo("compiling...", err=True)
+
         trainer = work.Trainer(
             model,
             work.read_arrays(data),
@@ -141,11 +148,9 @@ def train(
             metrics=list(metrics) or None,
             static=arrays_of(static),
             shuffle=not no_shuffle,
-            compiling=None if as_json else partial(click.echo, "compiling...", err=True),
+            compiling=fits,
             **options,
         )
-        if averaged:
-            trainer.step.averaged()  # an error now if there are none, rather than after the training
         if trainer.unused:
             note(f"the model has no use for {', '.join(map(repr, trainer.unused))} of the data")
         for text in trainer.notes:
@@ -160,9 +165,10 @@ def train(
             return _interrupted(trainer, run, signals)
         if text := _ending(trainer, run, done):
             note(text)
-        if folder is not None and done:
-            best = trainer.position.best_epoch
-            click.echo(f"wrote {folder}" + (f", best.onnx is of epoch {best}" if best else ""), err=as_json)
+        if run.best is not None and done:
+            epoch = trainer.position.best_epoch
+            best = f", {run.best.name} is of epoch {epoch}" if epoch and run.best.exists() else ""
+            click.echo(f"wrote {folder}{best}", err=as_json)
         if out is not None:
             trainer.step.export(out, averaged=averaged)
             click.echo(f"wrote {out}", err=as_json)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, Message
 
 from compiler.errors import ModelError, Problem
+from compiler.frontend.walk import attribute_tensors, bodies
 
 Model = onnx.ModelProto | bytes | str | os.PathLike[str]
 
@@ -41,11 +42,34 @@ def read_model(model: Model) -> tuple[onnx.ModelProto, Path | None]:
     return _parse(_read_file(path), f"file {str(path)!r}"), path.resolve().parent
 
 
+def files_of(path: str | os.PathLike[str]) -> list[Path]:
+    """The file of a model and those of its external data, as it names them. ModelError."""
+    model, folder = read_model(path)
+    graphs = [g for t in model.training_info for g in (t.initialization, t.algorithm)]
+    tensors = (t for g in (model.graph, *graphs, *model.functions) for t in _tensors(g))
+    locations = {e.value for t in tensors for e in t.external_data if e.key == "location"}
+    return [Path(path), *(Path(folder or "", location) for location in sorted(locations))]
+
+
+def _tensors(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a graph or function, and of the graphs nested in it."""
+    if isinstance(graph, onnx.GraphProto):
+        yield from graph.initializer
+        for s in graph.sparse_initializer:
+            yield from (s.values, s.indices)
+    for node in graph.node:
+        yield from attribute_tensors(node)
+        for _, g in bodies(node):
+            yield from _tensors(g)
+
+
 def _read_file(path: Path) -> bytes:
     where = f"file {str(path)!r}"
     try:
         if path.is_dir():
             raise ModelError(Problem("this is a folder, not a model", where, "give the path of the .onnx file in it"))
+        if path.is_char_device() or path.is_block_device():  # it may have no end
+            raise ModelError(Problem("this is a device, not a model", where, "give the path of an .onnx file"))
         size = path.stat().st_size
         if size > _LIMIT:
             what = f"the file has {size} bytes; one protobuf message has at most 2 GiB"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, helper
 
 from compiler.frontend.functions import Key, instantiate, key_of
 from compiler.frontend.gradient import make_explicit
+from compiler.frontend.names import Names
 from compiler.frontend.report import Report
 from compiler.frontend.schema import opset_of, tag, well_formed
 from compiler.frontend.types import InputType, input_type, is_tensor
@@ -65,7 +67,7 @@ def flatten(
             flat.outputs.setdefault(v.name, dtype_from_onnx(v.type.tensor_type.elem_type))
     nodes = [_private(node, tensors) for g in graphs for node in g.node if left.isdisjoint(node.output)]
     nodes = make_explicit(nodes, [*flat.inputs, *flat.weights], report)
-    names = _Names(nodes, [*(v.name for g in graphs for v in g.input), *flat.weights])
+    names = Names(*graphs)
     nodes = _inline(nodes, opset, functions, names)
     nodes = _with_operands(well_formed(_hoist(nodes, flat, tensors), opset, report), flat, opset)
     constants = {
@@ -84,30 +86,6 @@ def flatten(
     return flat
 
 
-class _Names:
-    """Names that are free."""
-
-    def __init__(self, nodes: Iterable[NodeProto], others: Iterable[str]):
-        self._taken = {*others}
-        self._next: dict[str, int] = {}
-        self._collect(nodes)
-
-    def _collect(self, nodes: Iterable[NodeProto]) -> None:
-        for node in nodes:
-            self._taken.update(node.input, node.output)
-            for _, g in bodies(node):
-                self._taken.update(v.name for v in (*g.input, *g.initializer, *g.output))
-                self._collect(g.node)
-
-    def fresh(self, hint: str) -> str:
-        name = hint
-        while name in self._taken:
-            self._next[hint] = self._next.get(hint, 0) + 1
-            name = f"{hint}_{self._next[hint]}"
-        self._taken.add(name)
-        return name
-
-
 def _private(node: NodeProto, tensors: Tensors) -> NodeProto:
     """A copy of a node that holds all its data."""
     copy = NodeProto()
@@ -117,7 +95,7 @@ def _private(node: NodeProto, tensors: Tensors) -> NodeProto:
 
 
 def _inline(
-    nodes: Iterable[NodeProto], opset: int, functions: Functions, names: _Names, base: int | None = None
+    nodes: Iterable[NodeProto], opset: int, functions: Functions, names: Names, base: int | None = None
 ) -> list[NodeProto]:
     """Calls of functions replaced by their nodes; those that are of another opset than `base` are tagged with it."""
     base = opset if base is None else base
@@ -147,7 +125,7 @@ def _hoist(nodes: Iterable[NodeProto], flat: Flat, tensors: Tensors) -> list[Nod
             node.op_type == "Constant"
             and opset_of(node, 1) is not None
             and value is not None
-            and _size(value) > KNOWN_LIMIT
+            and prod(value.dims) > KNOWN_LIMIT
         ):
             weight = tensors.weight(value, f"node {node_name(node)!r}")
             if weight is not None:
@@ -168,10 +146,3 @@ def _with_operands(nodes: Sequence[NodeProto], flat: Flat, opset: int) -> list[N
         elif is_canonical(node, opset):
             cut.append(node)
     return good + cut
-
-
-def _size(t: TensorProto) -> int:
-    size = 1
-    for d in t.dims:
-        size *= d
-    return size

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import onnx
 
-from compiler.errors import InputError, ModelError, Problem, UnsupportedError, VerifyError, did_you_mean
+from compiler.errors import (
+    InputError,
+    ModelError,
+    Problem,
+    UnsupportedError,
+    VerifyError,
+    checked_integer,
+    did_you_mean,
+)
 from compiler.frontend.averages import read_averages
 from compiler.frontend.build import Binding
 from compiler.frontend.files import Model, read_model
@@ -218,8 +226,8 @@ class Source:
 
     def chosen(self, algorithm: int | None) -> list[Algorithm]:
         """This algorithm, or all. InputError: no such algorithm."""
-        if algorithm is not None and not 0 <= algorithm < self.algorithms:
-            raise InputError(f"there is no algorithm {algorithm}: the model has {self.algorithms}")
+        if algorithm is not None and (isinstance(algorithm, bool) or algorithm not in range(self.algorithms)):
+            raise InputError(f"there is no algorithm {algorithm!r}: the model has {self.algorithms}")
         return [a for i, a in enumerate(self._parts.algorithms) if algorithm in (None, i)]
 
     def _flats(self, role: str, algorithm: int | None) -> list[Flat]:
@@ -241,18 +249,24 @@ class Source:
         report = Report()
         return ProgramBuilder(self._parts, self.chosen(algorithm), binding, report), report
 
-    def _bind(
-        self, flats: Iterable[Flat], dims: Mapping[str, int], static: Mapping[str, AnyArray], fed: Collection[str]
-    ) -> Binding:
+    def sizes(self, dims: Mapping[str, int]) -> dict[str, int]:
+        """Sizes of symbols. InputError: there is no such symbol, or that is no size."""
+        if not isinstance(dims, Mapping):
+            raise InputError(f"dims must be a mapping from symbols to sizes, as {{'N': 32}}, not {dims!r}")
+        sizes: dict[str, int] = {}
         for s, n in dims.items():
             if s not in self.symbols:
                 near = did_you_mean(s, self.symbols) or f": there are {', '.join(map(repr, self.symbols)) or 'none'}"
                 raise InputError(f"the model has no symbolic dim {s!r}{near}")
-            if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-                raise InputError(f"dim {s!r} must be a positive integer, not {n!r}")
-            if n > _LARGEST:
+            sizes[s] = checked_integer(f"dim {s!r}", n)
+            if sizes[s] > _LARGEST:
                 raise InputError(f"dim {s!r} is {n}: no tensor is as large as that")
-        sizes = {s: int(n) for s, n in dims.items()}
+        return sizes
+
+    def _bind(
+        self, flats: Iterable[Flat], dims: Mapping[str, int], static: Mapping[str, AnyArray], fed: Collection[str]
+    ) -> Binding:
+        sizes = self.sizes(dims)
         tensors = {name: self._static(name, array, sizes) for name, array in static.items()}
         for name in fed:
             if name not in self.defaults:

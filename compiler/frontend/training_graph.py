@@ -13,20 +13,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from math import prod
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
 
 from compiler.errors import InputError
 from compiler.frontend.gradient import is_gradient
 from compiler.frontend.names import Names
 from compiler.frontend.node_groups import algorithm_groups, make_unique, names_of, strings_of, titled
 from compiler.frontend.parts import Algorithm
+from compiler.frontend.shape_inference import for_inference
 from compiler.frontend.source import Source
 from compiler.frontend.trained import trained_model
 from compiler.frontend.walk import bodies, defined, initializer_names, reads
-from compiler.ir.known import KNOWN_LIMIT
 from compiler.ir.proto import OUTPUTS, TRAINING_DOMAIN, UPDATES, tensor_to_proto
 
 
@@ -225,14 +224,8 @@ def _cut_at(node: NodeProto, values: Iterable[str]) -> None:
 def _describe(model: ModelProto) -> None:
     """Add the types of all values that can be inferred; a gradient has that of its tensor, which onnx cannot tell."""
     graph = model.graph
-    bare = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    bare.graph.CopyFrom(GraphProto(name="types", node=graph.node, input=graph.input, value_info=graph.value_info))
-    inputs = {v.name for v in graph.input}
-    for t in graph.initializer:  # large ones say nothing but their types
-        if prod(t.dims) <= KNOWN_LIMIT:
-            bare.graph.initializer.append(t)
-        elif t.name not in inputs:
-            bare.graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    bare = for_inference(model)
+    bare.graph.value_info.extend(graph.value_info)
     types = _inferred(bare)
     gradients = [
         (v, x) for n in graph.node if is_gradient(n) for x, v in zip(strings_of(n, "xs"), n.output, strict=False) if v
@@ -243,7 +236,7 @@ def _describe(model: ModelProto) -> None:
     for v in graph.output:
         if not v.type.WhichOneof("value") and v.name in types:
             v.type.CopyFrom(types[v.name])
-    told = {*inputs, *initializer_names(graph), *(v.name for v in (*graph.output, *graph.value_info))}
+    told = {*initializer_names(graph), *(v.name for v in (*graph.input, *graph.output, *graph.value_info))}
     results = [v for n in graph.node for v in n.output if v in types and v not in told]
     graph.value_info.extend(helper.make_value_info(v, types[v]) for v in results)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 import zlib
 from collections.abc import Mapping
 
@@ -15,6 +17,9 @@ from compiler.runtime.files import replacing
 from compiler.runtime.memory import Array
 
 _FORMAT = {"format": "onnxc state"}
+_TEXTS = "onnxc"
+"""The one key of metadata: safetensors writes several in any order, and equal states shall give equal bytes."""
+
 _RESERVED = "__metadata__"  # of safetensors; names that begin with it get one more character
 
 _TYPES = {
@@ -28,12 +33,12 @@ def save_state(
 ) -> None:
     """Write arrays by name. A crash leaves the old file or the new one. OSError as the file system gives it.
 
-    about: texts that `read_metadata` gives again.
+    about: texts that `read_metadata` gives again. The same arrays and texts give the same bytes.
     """
     arrays = {f"{n}'" if n.startswith(_RESERVED) else n: np.asarray(a, order="C") for n, a in state.items()}
     with replacing(path) as part:
         try:
-            save_file(arrays, part, {**(about or {}), **_FORMAT})
+            save_file(arrays, part, {_TEXTS: json.dumps({**(about or {}), **_FORMAT}, sort_keys=True)})
         except SafetensorError as e:
             raise OSError(f"cannot write {os.fspath(path)!r}: {e}") from e
 
@@ -63,8 +68,9 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     path = _existing(path)
     try:
         with safe_open(path, framework="np") as file:
-            return dict(file.metadata() or {})
-    except (SafetensorError, OSError) as e:
+            texts = json.loads((file.metadata() or {}).get(_TEXTS, "{}"))
+            return {str(k): str(v) for k, v in texts.items()}
+    except (SafetensorError, OSError, ValueError, AttributeError) as e:
         raise StateError(f"{path!r} is no state that onnxc saved (not safetensors, or cut short): {e}") from e
 
 
@@ -78,8 +84,12 @@ def checksum(state: Mapping[str, Array]) -> str:
 
 def _existing(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
-    if not os.path.isfile(name):
-        raise StateError(f"there is no file {name!r}")
+    try:
+        mode = os.stat(name).st_mode
+    except (OSError, ValueError) as e:
+        raise StateError(f"there is no file {name!r}") from e
+    if not stat.S_ISREG(mode):
+        raise StateError(f"{name!r} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}, not a saved state")
     return name
 
 

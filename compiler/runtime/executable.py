@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import InputError
-from compiler.runtime.layout import ARENA, BITS, CONST, STATE, Layout, Slot
+from compiler.errors import RefusedError
+from compiler.runtime.layout import ARENA, BITS, CONST, STATE, Layout, Slot, refusal
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, alone
 
@@ -74,27 +74,36 @@ class Executable:
             if type(a) is not np.ndarray or a.shape != shape or (a.dtype is not dtype and a.dtype != dtype):
                 return None  # what is copied already is overwritten by the next run
             view[...] = a
-        return self._step()
+        return self._step(feeds)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, the caller's to keep. feeds: all inputs, of their types and shapes.
 
-        InputError: an index was out of range; the state is unchanged.
+        RefusedError: an index was out of range; the state is unchanged.
         """
         for name, view, _, _ in self._inputs:
             view[...] = feeds[name]
-        return self._step()
+        return self._step(feeds)
 
-    def _step(self) -> dict[str, Array]:
+    def _step(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         status = self._status
         status.value = 0
         if self._alone is not None:
             self._alone()
         else:
             self.pool.run(self.address, self._table.ctypes.data)
-        if code := status.value:
-            raise InputError(f"{self.layout.messages[code - 1]}; nothing was updated: correct the input and call again")
+        if status.value:
+            raise self._refused(status.value, feeds)
         outputs = {}
         for name, copy in self._copies:  # no comprehension, which is a call more
             outputs[name] = copy()
         return outputs
+
+    def _refused(self, status: int, feeds: Mapping[str, Array]) -> RefusedError:
+        """What a status says, with the element of an input that it is about; the arena may have lost that by now."""
+        number, element = refusal(status)
+        message, name = self.layout.messages[number], self.layout.checked[number]
+        if not name:
+            return RefusedError(message)
+        index = tuple(int(i) for i in np.unravel_index(element, feeds[name].shape))
+        return RefusedError(message, name, index, feeds[name][index].item())

@@ -21,26 +21,39 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     a pipe) is written to. OSError names `path`.
     """
     target = Path(os.path.realpath(path))
+    part = target.with_name(f".onnxc-{secrets.token_hex(8)}.part")
+    with naming(path, target, part), _written(target, part) as file:
+        yield file
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str], *others: Path) -> Iterator[None]:
+    """An OSError that names no file, as one of a write does, or one of `others`, names `path` instead."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno is None or (e.filename is not None and str(e.filename) not in map(str, others)):
+            raise
+        raise type(e)(e.errno, e.strerror, os.fspath(path)) from e
+
+
+@contextmanager
+def _written(target: Path, part: Path) -> Iterator[Path]:
+    """`part` as an empty file that becomes the target."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
         mode = 0
-    except OSError as e:
-        raise _named(e, path) from e
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if mode and not stat.S_ISREG(mode):
         with tempfile.TemporaryDirectory(prefix="onnxc-") as scratch:
-            part = Path(scratch, "part")
-            yield part
-            with open(part, "rb") as source, open(target, "wb") as sink:
+            whole = Path(scratch, "whole")
+            yield whole
+            with open(whole, "rb") as source, open(target, "wb") as sink:
                 shutil.copyfileobj(source, sink)
         return
-    part = target.with_name(f".onnxc-{secrets.token_hex(8)}.part")
-    try:
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except OSError as e:
-        raise _named(e, path) from e
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     usual = part.stat().st_mode  # what the umask makes of it; some writers put a private file in its place
     try:
         yield part
@@ -52,8 +65,3 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with suppress(OSError):
             os.unlink(part)
         raise
-
-
-def _named(e: OSError, path: str | os.PathLike[str]) -> OSError:
-    """The same error about the file that was asked for."""
-    return type(e)(e.errno, e.strerror, os.fspath(path))

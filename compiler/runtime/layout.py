@@ -47,6 +47,10 @@ BITS = {"f6e2m3": 6, "f6e3m2": 6, "f4e2m1": 4, "i4": 4, "u4": 4, "i2": 2, "u2": 
 """Bits of the types that do not fill their byte: an integer in their range, or a code with zeros above."""
 
 
+ELEMENTS = 1 << 40
+"""More than the elements of any checked value. The status of a refused run is n * ELEMENTS - i: see `Layout.status`."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """One named array: its type and where it lies (`offset` bytes into block ARENA, STATE or CONST)."""
@@ -66,6 +70,15 @@ class Slot:
     def nbytes(self) -> int:
         """Size without slack."""
         return prod(self.shape) * self.numpy.itemsize
+
+
+def refusal(status: int) -> tuple[int, int]:
+    """Number of a message, from 0, and of an element, of a status that is not 0.
+
+    Kernels keep the largest status, so of all wrong elements the first one is told, whatever thread found which.
+    """
+    number = -(-status // ELEMENTS)
+    return number - 1, number * ELEMENTS - status
 
 
 def padded(nbytes: int) -> int:
@@ -102,8 +115,10 @@ class Layout:
     """Memory of one compiled graph.
 
     inputs, outputs: by public name; states: all that the graph reads or updates. status: offset in the arena of an
-    int64 that is 0, or after a refused step the number of a message, counted from 1. table_blocks, table_values: the
-    words of the table. threads: how many threads the arena has scratch memory for.
+    int64 that is 0, or after a refused step tells by `refusal` the number of a message and the first element that it is
+    about. messages: what may be wrong. checked: for each message the input whose elements it counts, in row-major
+    order, or ''. table_blocks, table_values: the words of the table. threads: how many threads the arena has scratch
+    memory for.
     """
 
     inputs: tuple[Slot, ...]
@@ -114,6 +129,7 @@ class Layout:
     const_bytes: int
     status: int
     messages: tuple[str, ...]
+    checked: tuple[str, ...]
     threads: int
     table_blocks: tuple[int, ...]
     table_values: tuple[int, ...]
@@ -140,6 +156,6 @@ class Layout:
         d = json.loads(text)
         for part in ("inputs", "outputs", "states"):
             d[part] = tuple(Slot(**{**s, "shape": tuple(s["shape"])}) for s in d[part])
-        for part in ("messages", "table_blocks", "table_values"):
+        for part in ("messages", "checked", "table_blocks", "table_values"):
             d[part] = tuple(d[part])
         return cls(**d)

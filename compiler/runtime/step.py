@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from compiler.errors import InputError, OnnxcError, StateError, UnknownStateError, did_you_mean
+from compiler.errors import InputError, OnnxcError, StateError, UnknownStateError, checked_seed, did_you_mean
 from compiler.runtime.arguments import as_array, check_names, check_shape
 from compiler.runtime.checkpoint import load_state, save_state
 from compiler.runtime.executable import Code, Executable
@@ -199,13 +199,13 @@ class StepFunction:
         without initialization keeps its variables: a warning says so, unless this is to give a seed for later steps.
         """
         if seed is not None:
-            check_seed(seed)
+            seed = checked_seed(seed)
         with self._lock:
             old = {name: self.state[name].copy() for name in (SEED, STEP) if name in self.state}
             try:
                 if SEED in old:
                     self.state[STEP][...] = 0
-                    self.state[SEED][...] = old[SEED] if seed is None else int(seed)
+                    self.state[SEED][...] = old[SEED] if seed is None else seed
                 if self._backend.initializes:
                     self._now(self._executable("initialize", {}, ()), {})
                 elif seed is None or not old:  # with a seed, the random numbers of later steps may be what is wanted
@@ -359,12 +359,6 @@ def _joined(feeds: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, 
     if not isinstance(feeds, Mapping):
         raise InputError(f"inputs are keywords or a mapping from names to arrays, not {type(feeds).__name__}")
     return {**feeds, **named} if named else feeds
-
-
-def check_seed(seed: Any) -> None:
-    """InputError unless a seed is an integer that the hidden state holds."""
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
-        raise InputError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
 
 
 def _names(fetch: Iterable[Any] | None) -> tuple[str, ...]:

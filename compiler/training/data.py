@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from struct import unpack_from
@@ -32,16 +34,41 @@ _MAKE_ONE = "make one with numpy.savez(path, name=array, ...), with the names of
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+class Arrays(Mapping[str, Array]):
+    """Arrays of a file or folder by name, each read when it is first asked for: what nobody needs may be damaged."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], Array]]):
+        self._readers = readers
+        self._read: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        """InputError: it is no array of numbers, or damaged."""
+        if name not in self._read:
+            self._read[name] = self._readers[name]()
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._readers
+
+
+def read_arrays(path: str | os.PathLike[str]) -> Arrays:
     """The arrays of an .npz file, or of a folder of .npy files, each named as its file without the suffix.
 
     Files of a folder, and arrays of at least `MAPPED` bytes that are stored without compression (as `numpy.savez`
-    does), are mapped: only what is used of them is read. InputError for anything else, and for what is damaged.
+    does), are mapped: only what is used of them is read. InputError for anything else, and for what is damaged, as
+    soon as an array of it is asked for.
     """
     name = os.fspath(path)
     if os.path.isdir(path):
         return _folder(Path(path))
     try:
+        _check_regular(path)
         with open(path, "rb") as file:
             head = file.read(6)
         if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):  # a first member, or the end of an empty archive
@@ -49,8 +76,8 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     except FileNotFoundError as e:
         raise InputError(f"there is no file {name!r}") from e
     except _UNREADABLE as e:
-        raise InputError(f"{name!r} is no .npz file of numeric arrays: {_why(e)}; {_MAKE_ONE}") from e
-    if head == b"\x93NUMPY":
+        raise _no_archive(name, e) from e
+    if head == np.lib.format.MAGIC_PREFIX:
         raise InputError(
             f"{name!r} holds one array without a name: {_MAKE_ONE}, or give a folder of .npy files, each with the name "
             "of an input"
@@ -62,36 +89,62 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
 _UNREADABLE = (ValueError, EOFError, KeyError, OSError, TypeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
+def _no_archive(name: str, e: Exception, member: str = "") -> InputError:
+    at = f"array {member!r}: " if member else ""
+    return InputError(f"{name!r} is no .npz file of numeric arrays: {at}{_why(e)}; {_MAKE_ONE}")
+
+
+def _check_regular(path: str | os.PathLike[str]) -> None:
+    """ValueError: a pipe, which would wait for a writer, or a device, which may have no end. OSError."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("it is no regular file, but a pipe or a device")
+
+
 def _why(e: Exception) -> str:
-    """Of a file that numpy refused; what holds Python objects, it may call a pickle."""
+    """Of a file that numpy refused."""
     text = str(e) or "it is damaged"
-    return "it holds Python objects, which are not loaded" if "pickle" in text or "Python objects" in text else text
+    if "Object arrays" in text or "Python objects" in text:
+        return "it holds Python objects, which are not loaded"
+    return "it is a file of another kind, or cut off" if "magic string" in text else text
 
 
-def _folder(folder: Path) -> dict[str, Array]:
+def _folder(folder: Path) -> Arrays:
     files = sorted(folder.glob("*.npy"))
     if not files:
         raise InputError(f"there are no .npy files in the folder {str(folder)!r}: each input of the model needs one")
-    found = {}
-    for file in files:
-        try:
-            found[file.stem] = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
-        except _UNREADABLE as e:
-            raise InputError(f"{str(file)!r} is no .npy file of a numeric array: {_why(e)}") from e
-    return found
+    return Arrays({file.stem: partial(_file, file) for file in files})
 
 
-def _npz(path: str | os.PathLike[str]) -> dict[str, Array]:
-    found = {}
+def _file(file: Path) -> Array:
+    try:
+        _check_regular(file)
+        return np.asarray(np.lib.format.open_memmap(file, mode="r"))
+    except _UNREADABLE as e:
+        raise InputError(
+            f"{str(file)!r} is no .npy file of a numeric array: {_why(e)}; write it with numpy.save"
+        ) from e
+
+
+def _npz(path: str | os.PathLike[str]) -> Arrays:
     with np.load(path, allow_pickle=False) as archive:
         if not archive.files:
             raise InputError(f"there are no arrays in {os.fspath(path)!r}: {_MAKE_ONE}")
         members = {m.filename.removesuffix(".npy"): m for m in archive.zip.infolist()}
-        for name in archive.files:
-            member = members[name]
-            plain = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1  # 1: it is encrypted
-            mapped = _mapped(path, member) if plain and member.file_size >= MAPPED else None
-            found[name] = archive[name] if mapped is None else mapped
+        return Arrays({name: partial(_member, path, name, members[name]) for name in archive.files})
+
+
+def _member(path: str | os.PathLike[str], name: str, member: zipfile.ZipInfo) -> Array:
+    plain = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1  # 1: it is encrypted
+    try:
+        mapped = _mapped(path, member) if plain and member.file_size >= MAPPED else None
+        if mapped is not None:
+            return mapped
+        with np.load(path, allow_pickle=False) as archive:
+            found = archive[name]
+    except _UNREADABLE as e:
+        raise _no_archive(os.fspath(path), e, name) from e
+    if not isinstance(found, np.ndarray):  # numpy gives the bytes of what is no array
+        raise _no_archive(os.fspath(path), ValueError("it is a file of another kind"), name)
     return found
 
 
@@ -156,7 +209,12 @@ class Dataset:
         self, arrays: Mapping[str, Any], inputs: Mapping[str, InputType], optional: Collection[str], what: str
     ) -> None:
         """Take those arrays that are inputs. optional: inputs that may be missing. InputError, which says `what`."""
-        plain = {n: as_plain(f"array {n!r} of {what}", a) for n, a in arrays.items() if n in inputs}
+        if not isinstance(arrays, Mapping):
+            raise InputError(
+                f"{what} must be a mapping from names of inputs to arrays, not {type(arrays).__name__}: the model "
+                f"takes {', '.join(map(repr, inputs)) or 'no inputs'}"
+            )
+        plain = {n: as_plain(f"array {n!r} of {what}", arrays[n]) for n in inputs if n in arrays}
         if missing := [n for n in inputs if n not in plain and n not in optional]:
             raise InputError(_lacks(what, missing, [n for n in arrays if n not in inputs], list(arrays)))
         self._columns = {n: _column(plain[n], t, f"array {n!r} of {what}") for n, t in inputs.items() if n in plain}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compiler.errors import InputError, StateError
-from compiler.runtime.files import replacing
+from compiler.runtime.files import naming, replacing
 
 Row = Mapping[str, int | float | None]
 """A record of an epoch (`Epoch.record`): numbers by column; None where there is none."""
@@ -61,10 +61,26 @@ class Log:
         """One row more, on disk when this returns. OSError."""
         fields = ("" if row[c] is None else repr(row[c]) for c in self._columns)
         line = ",".join(fields) if self._csv else as_json(row)
-        with open(self._path, "a", encoding="utf-8") as file:
+        with naming(self._path), open(self._path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def check_log(path: str | os.PathLike[str]) -> None:
+    """InputError: a log cannot be put there, as its name does not tell how, or it would replace what is none."""
+    begins = "epoch,step,samples,loss," if _is_csv(path) else '{"epoch": '
+    try:
+        if not os.path.exists(path):
+            return
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                head = file.read(len(begins))
+            if begins.startswith(head):  # a killed process may have written less
+                return
+    except OSError as e:
+        raise InputError(f"the log {os.fspath(path)!r} cannot be written: {e.strerror}") from e
+    raise InputError(f"{os.fspath(path)!r} is there, and no log of a run: give the log another name, or remove it")
 
 
 def as_json(row: Row) -> str:
@@ -100,7 +116,7 @@ def _quoted(name: str) -> str:
 
 
 def _is_csv(path: str | os.PathLike[str]) -> bool:
-    suffix = os.path.splitext(path)[1]
+    suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
         raise InputError(f"the log {os.fspath(path)!r} must end with .csv or .jsonl")
     return suffix == ".csv"

@@ -6,11 +6,13 @@ have; it then gives of a batch a sum and how many it is of.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import INTEGERS, TensorType, numpy_dtype
 from compiler.runtime.layout import ML_DTYPES
@@ -26,6 +28,9 @@ _MOVES = frozenset(
 )
 """Operators behind which numbers are what they were: only their places (or types, or bounds) are others."""
 
+_KEEPS = frozenset({"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
+"""Those of them that keep every number."""
+
 
 def as_numbers(array: Array, dtype: str) -> Array:
     """An array of the runtime as numbers; those types that NumPy has not come as their bits."""
@@ -39,9 +44,23 @@ class Measure(Protocol):
         """(sum, count); the arrays are numbers of the shapes that it was made for."""
         ...
 
-    def wrong(self, labels: Array) -> str:
-        """What is wrong with labels; '' if nothing is."""
+    @property
+    def rule(self) -> str:
+        """What a wrong label is not."""
         ...
+
+    def wrong(self, labels: Array) -> Array:
+        """Which labels are wrong."""
+        ...
+
+
+class _Free:
+    """Of a measure for which no label is wrong."""
+
+    rule = ""
+
+    def wrong(self, labels: Array) -> Array:
+        return np.zeros(labels.shape, bool)
 
 
 # --- mean errors -----------------------------------------------------------------------------------------------------
@@ -57,15 +76,12 @@ def mean_error(power: int, g: Graph, output: str, label: str, t: TensorType) -> 
 
 
 @dataclass(frozen=True)
-class _Error:
+class _Error(_Free):
     power: int
 
     def __call__(self, output: Array, label: Array) -> tuple[float, float]:
         off = np.abs(output.reshape(label.shape).astype(np.float64) - label.astype(np.float64))
         return float((off**self.power).sum()), label.size
-
-    def wrong(self, labels: Array) -> str:
-        return ""
 
 
 # --- accuracy --------------------------------------------------------------------------------------------------------
@@ -113,9 +129,12 @@ class _Classes:
     def _counted(self, label: Array) -> Array:
         return np.asarray((label >= 0) & ~np.isin(label, list(self.ignored)))
 
-    def wrong(self, labels: Array) -> str:
-        bad = labels[(labels >= self.classes) & self._counted(labels)]
-        return f"{bad.flat[0]} is none of {self.classes} classes, 0 to {self.classes - 1}" if bad.size else ""
+    @property
+    def rule(self) -> str:
+        return f"none of {self.classes} classes, 0 to {self.classes - 1}"
+
+    def wrong(self, labels: Array) -> Array:
+        return np.asarray((labels >= self.classes) & self._counted(labels))
 
 
 @dataclass(frozen=True)
@@ -125,21 +144,19 @@ class _Questions:
     def __call__(self, output: Array, label: Array) -> tuple[float, float]:
         return float(((output.reshape(label.shape) > self.middle) == (label != 0)).sum()), label.size
 
-    def wrong(self, labels: Array) -> str:
-        bad = labels[(labels != 0) & (labels != 1)]
-        return f"{bad.flat[0]} is neither 0 nor 1" if bad.size else ""
+    rule = "neither 0 nor 1"
+
+    def wrong(self, labels: Array) -> Array:
+        return np.asarray((labels != 0) & (labels != 1))
 
 
 @dataclass(frozen=True)
-class _Distributions:
+class _Distributions(_Free):
     axis: int
 
     def __call__(self, output: Array, label: Array) -> tuple[float, float]:
         right = output.argmax(self.axis) == label.argmax(self.axis)
         return float(right.sum()), right.size
-
-    def wrong(self, labels: Array) -> str:
-        return ""
 
 
 def _same(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -179,6 +196,50 @@ def ignored(g: Graph, label: str) -> set[int]:
             if constant is not None and constant.size == 1:
                 found.add(int(constant.item()))
     return found
+
+
+@dataclass(frozen=True)
+class Indices:
+    """Numbers of an input that choose among `size` elements or classes: from low to size - 1, or `ignored`."""
+
+    input: str
+    low: int
+    size: int
+    ignored: int | None
+    where: str
+
+    @property
+    def rule(self) -> str:
+        """What a wrong one is not, and to which node that matters."""
+        return f"out of range [{self.low}, {self.size}), in {self.where}"
+
+    def wrong(self, numbers: Array) -> Array:
+        """Which numbers a step would refuse."""
+        wrong = (numbers < self.low) | (numbers >= self.size)
+        return wrong if self.ignored is None else wrong & (numbers != self.ignored)
+
+
+def indices(g: Graph, outputs: Collection[str]) -> list[Indices]:
+    """The inputs that are labels of a loss, or indices of a Gather, in what these outputs are computed from."""
+    needed = {g.outputs[n] for n in outputs}
+    found = []
+    for node in reversed(g.nodes):
+        if needed.isdisjoint(node.results):
+            continue
+        needed.update(node.reads)
+        if node.op in _LOSSES:
+            size, low, ignored = g.type(node.inputs[0]).shape[1], 0, node.attr("ignore_index")
+        elif node.op in ("Gather", "GatherElements"):
+            size, ignored = g.type(node.inputs[0]).shape[node.attr("axis", 0)], None
+            low = -size
+        else:
+            continue
+        value = node.inputs[1]
+        while (maker := g.producer(value)) is not None and maker.op in _KEEPS:
+            value = maker.inputs[0]
+        if value in g.inputs and g.type(value).dtype in INTEGERS:
+            found.append(Indices(value, low, size, ignored, where(node)))
+    return found[::-1]
 
 
 def _maker(g: Graph, value: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.api import names_of
 from compiler.errors import CompileError, InputError, did_you_mean
 from compiler.frontend import NeedsStatic, Source
 from compiler.ir.graph import Graph
@@ -17,7 +18,7 @@ from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import as_typed
 from compiler.training.data import Dataset
-from compiler.training.measures import Measure, accuracy, as_numbers, mean_error
+from compiler.training.measures import Indices, Measure, accuracy, as_numbers, indices, mean_error
 
 WHAT = "the validation data"
 
@@ -51,16 +52,29 @@ class _Scalar:
     output: str
 
 
+def losses_among(scalars: Sequence[str], source: Source, algorithm: int | None) -> list[str]:
+    """Which of some outputs of a step, each one number of floating point, may be called its loss.
+
+    The algorithm's own output of that name, else its first; of several algorithms, all their own. An output of
+    inference is the loss only if it has that name, and there is one algorithm that has no outputs of its own.
+    """
+    if len(source.chosen(algorithm)) > 1:
+        return [n for n in scalars if n not in source.inference_outputs]
+    own = source.own_outputs(algorithm) or (LOSS,)
+    found = [n for n in scalars if n in own]
+    return [LOSS] if LOSS in found else found[:1]
+
+
 class Metrics:
     """Measures over all samples of validation data, from one pass over it.
 
-    A metric is "loss" (the algorithm's output of that name, else its only scalar one), "accuracy", "mae" or "mse" of
-    an output and a label (`accuracy`, `mean_error` in `measures`), or the name of any output of inference or the
-    algorithm that is one number. "accuracy" takes the first output for which there is a label that fits: the input
-    `OUTPUT.label` or `OUTPUT.target`, or the only one that fits among the inputs of the algorithm alone.
-    "accuracy:OUTPUT" names the output, "accuracy:OUTPUT:LABEL" the label as well, which may then be any input. By
-    default: accuracy of integer labels, else mae, if there is a label, and "loss", if there is one. Outputs of the
-    algorithm come from `StepFunction.evaluate`, so nothing changes. One number for a batch counts with its samples.
+    A metric is "loss" (`losses_among`), "accuracy", "mae" or "mse" of an output and a label (`accuracy`, `mean_error`
+    in `measures`), or the name of any output of inference or the algorithm that is one number. "accuracy" takes the
+    first output for which there is a label that fits: the input `OUTPUT.label` or `OUTPUT.target`, or the only one that
+    fits among the inputs of the algorithm alone. "accuracy:OUTPUT" names the output, "accuracy:OUTPUT:LABEL" the label
+    as well, which may then be any input. By default: accuracy of integer labels, else mae, if there is a label, and
+    "loss", if there is one. Outputs of the algorithm come from `StepFunction.evaluate`, so nothing changes. One number
+    for a batch counts with its samples. Labels and indices out of range are found at once, not by the first call.
 
     names: what a call gives, in order. larger: those of which a larger value is the better one. data: the arrays.
     notes: what is measured in another way than one may think. InputError: all that is wrong with names or data.
@@ -104,6 +118,7 @@ class Metrics:
         self._whole = bool(self._scalars) and not self._is_open(first)
         if self._whole and len(self.data) % batch:
             self._note_rest()
+        self._check_indices()
 
     # --- what the model has --------------------------------------------------------------------------------
     def _at(self, rows: Mapping[str, Array]) -> Graph:
@@ -153,14 +168,10 @@ class Metrics:
         return [n for n, v in g.outputs.items() if g.type(v).size == 1 and g.type(v).dtype in FLOATS | INTEGERS]
 
     def _losses(self) -> list[str]:
-        """What may be called the loss: the output of that name, else scalars of floating point of the algorithm."""
-        g, own = self._graph, self._source.own_outputs(self._algorithm)
+        """What may be called the loss."""
+        g = self._graph
         found = [n for n in self._numbers() if g.type(g.outputs[n]).dtype in FLOATS]
-        if LOSS in found:
-            return [LOSS]
-        if own:  # one algorithm: the trainer takes the first for its loss, too
-            return [n for n in found if n in own][:1]
-        return [n for n in found if n not in self._source.inference_outputs]
+        return losses_among(found, self._source, self._algorithm)
 
     # --- choosing ------------------------------------------------------------------------------------------
     def _default(self) -> list[_Compared | _Scalar]:
@@ -173,29 +184,31 @@ class Metrics:
             except InputError as e:
                 reasons.append(str(e))
                 continue
-            if kind == ACCURACY and (self._types[metric.label].dtype not in INTEGERS or self._wrong(metric)):
+            if kind == ACCURACY and self._types[metric.label].dtype not in INTEGERS:
                 continue  # numbers to be met, which only look like answers to yes-or-no questions
+            if wrong := self._wrong(metric.label, metric.measure):
+                reasons.append(f"metric {kind!r}: {wrong}")
+                continue
             found.append(metric)
             break
         losses = self._losses()
         if len(losses) == 1:
             if not found and self._labels:
-                self.notes.append(f"only the loss is measured: {reasons[-1]}")
+                self.notes.append(f"only the loss is measured: {reasons[0]}")
             found.append(_Scalar(LOSS, losses[0]))
         elif self._lacking and found:
             self.notes.append(f"the loss is not measured: {self._lacks()}")
         if not found:
             can = f"; its outputs can be named: {', '.join(map(repr, losses))}" if losses else ""
             lacks = [self._lacks()] if self._lacking else []
-            raise InputError(f"no metric: {'; '.join([*reasons[-1:], *lacks])}{can}")
+            raise InputError(f"no metric: {'; '.join([*reasons[:1], *lacks])}{can}")
         return found
 
     def _lacks(self) -> str:
         return f"{WHAT} has no array {', '.join(map(repr, self._lacking))}"
 
     def _named(self, names: Sequence[str]) -> list[_Compared | _Scalar]:
-        if isinstance(names, str) or not all(isinstance(n, str) for n in names):
-            raise InputError(f"metrics is a list of names, not {names!r}")
+        names = names_of(names, "metrics")
         found: list[_Compared | _Scalar] = []
         problems = []
         for name in dict.fromkeys(names):
@@ -205,26 +218,25 @@ class Metrics:
                 problems.append(str(e))
         if problems:
             raise InputError("; ".join(problems))
-        wrong = [(m, self._wrong(m)) for m in found if isinstance(m, _Compared)]
-        if problems := [f"metric {m.name!r}: in label {m.label!r}, {what}" for m, what in wrong if what]:
+        wrong = [(m, self._wrong(m.label, m.measure)) for m in found if isinstance(m, _Compared)]
+        if problems := [f"metric {m.name!r}: {what}" for m, what in wrong if what]:
             raise InputError("; ".join(problems))
         return found
 
     def _metric(self, name: str) -> _Compared | _Scalar:
         outputs = self._graph.outputs
-        if name in outputs and name in self._numbers():
+        if name == LOSS and (losses := self._losses()):
+            if len(losses) == 1:
+                return _Scalar(name, losses[0])
+            several = ", ".join(map(repr, losses))
+            raise InputError(f"metric 'loss': there are several algorithms, name one of their outputs: {several}")
+        if name == LOSS and not self._lacking:
+            raise InputError("metric 'loss': the algorithm has no output of floating point that is one number")
+        if name != LOSS and name in self._numbers():
             return _Scalar(name, name)
         kind, _, rest = name.partition(":")
         if kind in COMPARED and (rest or name == kind):
             return self._comparison(name, kind, *(self._parts(name, rest) if rest else ()))
-        if name == LOSS and not self._lacking:
-            losses = self._losses()
-            if len(losses) == 1:
-                return _Scalar(name, losses[0])
-            if losses:
-                several = ", ".join(map(repr, losses))
-                raise InputError(f"metric 'loss': there are several algorithms, name one of their outputs: {several}")
-            raise InputError("metric 'loss': the algorithm has no output of floating point that is one number")
         if self._lacking and (name == LOSS or name in self._source.output_names(self._algorithm)):
             raise InputError(f"metric {name!r} is an output of the step: {self._lacks()}")
         if name in outputs:
@@ -289,12 +301,26 @@ class Metrics:
             ]
         raise InputError(f"metric {name!r}: {'; '.join(reasons) or 'inference has no output of samples'}")
 
-    def _wrong(self, metric: _Compared) -> str:
-        """What is wrong with the labels for a metric, which else would be found in the middle of training."""
-        t = self._types[metric.label]
-        alone = Dataset(self._validation, {metric.label: t}, (), WHAT)
-        parts = (alone.rows(slice(start, start + _ROWS))[metric.label] for start in range(0, len(alone), _ROWS))
-        return next((what for part in parts if (what := metric.measure.wrong(as_numbers(part, t.dtype)))), "")
+    # --- checking ------------------------------------------------------------------------------------------
+    def _wrong(self, name: str, allowed: Measure | Indices) -> str:
+        """The first number of an array that is wrong, which else would be found in the middle of training; or ''."""
+        t = self._types[name]
+        alone = Dataset(self._validation, {name: t}, (), WHAT)
+        for start in range(0, len(alone), _ROWS):
+            part = as_numbers(alone.rows(slice(start, start + _ROWS))[name], t.dtype)
+            if (wrong := allowed.wrong(part)).any():
+                first = np.unravel_index(wrong.argmax(), wrong.shape)
+                index = ", ".join(map(str, (start + first[0], *first[1:])))
+                return f"{name!r}[{index}] of {WHAT} is {part[first]}, {allowed.rule}"
+        return ""
+
+    def _check_indices(self) -> None:
+        """InputError: labels or indices that a run would refuse, after an epoch of training that then were lost."""
+        run = self._graph.outputs if self._evaluates else self._source.inference_outputs
+        needed = [i for i in indices(self._graph, run) if i.input in self._types and self._types[i.input].dims]
+        problems = [what for i in needed if (what := self._wrong(i.input, i))]
+        if problems:
+            raise InputError("; ".join(dict.fromkeys(problems)))
 
     # --- measuring -----------------------------------------------------------------------------------------
     def __call__(self) -> dict[str, float]:

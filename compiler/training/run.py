@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import DivergedError, InputError, StateError, did_you_mean
-from compiler.training.log import Log, Row, read_log
+from compiler.errors import DivergedError, InputError, StateError, checked_flag, checked_integer, did_you_mean
+from compiler.training.log import Log, Row, check_log, read_log
 from compiler.training.trainer import Epoch, Progress, Trainer, column
 
 CHECKPOINT, BEST, LAST, LOG = "checkpoint.safetensors", "best.onnx", "last.onnx", "log.csv"
-"""Files of a run."""
+"""Files of a run; with another name for the log, the last one is not."""
 
 UNFINISHED = (".onnxc-*.part", ".tmp??????")
 """Files that a killed process was writing: ours, and those of safetensors, which has its own before it renames it."""
@@ -39,7 +40,8 @@ class Run:
 
     After `train`: ended is why it did: "epochs", "early stop" or "request". rows: those of the log, also where
     there is no file of it. InputError: the folder holds a run and `resume` is not given, or it has none to resume, or
-    another process has it.
+    another process has it, or files of something else would be replaced. A folder that was made goes with the run if it
+    stayed empty.
     """
 
     def __init__(
@@ -61,34 +63,60 @@ class Run:
         self._monitor, self._monitor_max = monitor, monitor_max
         self._early_stop, self._stop_on_nan = early_stop, stop_on_nan
         for name, value in (("every", every), ("early_stop", early_stop)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise InputError(f"{name} must be a positive integer, not {value!r}")
+            if value is not None:
+                checked_integer(name, value)
+        for name, flag in (("resume", resume), ("monitor_max", monitor_max), ("stop_on_nan", stop_on_nan)):
+            checked_flag(name, flag)
         if self.folder is None and (resume or every):
             raise InputError("checkpoints need a folder: give one to write them to, and to resume from")
         self._unlock: weakref.finalize[..., Any] | None = None
-        if self.folder is not None:
-            self._take(self.folder)
         self.log = Path(log) if log is not None else None if self.folder is None else self.folder / LOG
         if self.log is not None:
-            Log(self.log, ())  # it looks at the name
+            check_log(self.log)
+        if self.folder is not None:
+            self._check(self.folder)
+            self._take(self.folder)
 
     @property
     def checkpoint(self) -> Path | None:
         """Where the checkpoint is, or will be."""
         return None if self.folder is None else self.folder / CHECKPOINT
 
-    def _take(self, folder: Path) -> None:
-        """Make the folder, if there is none, and lock it. InputError: it is not for us."""
-        there = (folder / CHECKPOINT).exists()
+    @property
+    def best(self) -> Path | None:
+        """Where the model of the best epoch is, or will be."""
+        return None if self.folder is None else self.folder / BEST
+
+    def _check(self, folder: Path) -> None:
+        """InputError: the folder is not for this run, by what is in it."""
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{str(folder)!r} is a file: a run needs a folder")
+        found = [path for name in (CHECKPOINT, BEST, LAST) if (path := folder / name).exists()]
+        if odd := [path for path in found if not path.is_file()]:
+            raise InputError(f"{str(odd[0])!r} is no file, so a run cannot write it: use another folder")
+        there = folder / CHECKPOINT in found
         if self._resume and not there:
             raise InputError(f"there is no checkpoint in {str(folder)!r} to resume from: start without resume=True")
         if there and not self._resume:
             raise InputError(
                 f"{str(folder)!r} holds a run already: go on with it by resume=True, or use another folder"
             )
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{str(folder)!r} is a file: a run needs a folder")
-        folder.mkdir(parents=True, exist_ok=True)
+        if found and not there and self.log is not None and not self.log.exists():  # a run begins with its log
+            raise InputError(
+                f"{str(found[0])!r} would be replaced, and there is neither checkpoint nor log of a run that it is of: "
+                "use another folder"
+            )
+
+    def _take(self, folder: Path) -> None:
+        """Make the folder, if there is none, and lock it. InputError: that cannot be."""
+        made = list(itertools.takewhile(lambda p: not p.exists(), (folder, *folder.parents)))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise InputError(f"the folder {str(folder)!r} cannot be made: {e.strerror}") from e
+        if not os.access(folder, os.W_OK):
+            raise InputError(f"the folder {str(folder)!r} cannot be written")
+        weakref.finalize(self, _remove_empty, made)
         self._lock(folder)
         for pattern in UNFINISHED:
             for part in folder.glob(pattern):
@@ -109,24 +137,39 @@ class Run:
             pass  # a file system without locks
 
     def train(
-        self, trainer: Trainer, epochs: int, progress: Progress | None = None, *, stop: Callable[[], Any] | None = None
+        self,
+        trainer: Trainer,
+        epochs: int,
+        progress: Progress | None = None,
+        *,
+        stop: Callable[[], Any] | None = None,
+        note: Callable[[str], Any] | None = None,
     ) -> Iterator[Epoch]:
         """Train until `epochs` epochs are done in all, and yield after each, when its files are written.
 
         progress: called after each step. stop: asked after each step; once it is true, a checkpoint is written and
-        training ends. Errors as for `Trainer.run` and `Trainer.resume`; StateError: the run has another monitor;
-        DivergedError; OSError.
+        training ends. note: called with texts about files that the run had, and that are not there any more. Errors as
+        for `Trainer.run` and `Trainer.resume`; StateError: the run has another monitor; DivergedError; OSError.
         """
         if self.folder is not None and self._unlock is not None and not self._unlock.alive:
             self._lock(self.folder)  # it was given back after the last time
         try:
-            yield from self._train(trainer, epochs, progress, stop)
+            yield from self._train(trainer, epochs, progress, stop, note)
         finally:
             if self._unlock is not None:
                 self._unlock()
 
+    def check_monitor(self, trainer: Trainer) -> None:
+        """InputError now, rather than when training begins: what decides which epoch is best is not measured."""
+        self._monitored(trainer)
+
     def _train(
-        self, trainer: Trainer, epochs: int, progress: Progress | None, stop: Callable[[], Any] | None
+        self,
+        trainer: Trainer,
+        epochs: int,
+        progress: Progress | None,
+        stop: Callable[[], Any] | None,
+        note: Callable[[str], Any] | None,
     ) -> Iterator[Epoch]:
         monitor, larger = self._monitored(trainer)
         if self._resume:
@@ -145,6 +188,9 @@ class Run:
             log = Log(self.log, list(Epoch(0, 0, 0, None, dict.fromkeys(trainer.metrics, 0.0)).record()))
             log.begin(at.epoch)
             self.rows = read_log(self.log)
+        if note is not None:
+            for text in self._lost(trainer):
+                note(text)
         asked = False
 
         def after(epoch: int, done: int, loss: float | None) -> None:
@@ -172,6 +218,18 @@ class Run:
             raise DivergedError(e.loss, e.step, e.epoch, str(self.checkpoint) if kept else "") from None
         if asked:
             self.ended = "request"
+
+    def _lost(self, trainer: Trainer) -> Iterator[str]:
+        """What the run does not have any more of the epochs before its checkpoint."""
+        at = trainer.position
+        lost = at.epoch - len(self.rows)
+        if self.log is not None and lost:
+            yield (
+                f"{str(self.log)!r} has no rows of {lost} of the {at.epoch} epochs before: they were removed, or "
+                "are in a log of another name"
+            )
+        if self.best is not None and at.best_epoch and not self.best.exists():
+            yield f"{str(self.best)!r}, of epoch {at.best_epoch}, was removed: only a better epoch writes it again"
 
     def _keep(self, trainer: Trainer, epoch: Epoch, log: Log | None) -> None:
         """Write what an epoch gave. The checkpoint comes last: without it, all is done again, with the same bits."""
@@ -210,6 +268,13 @@ class Run:
             near = did_you_mean(monitor, larger)
             raise InputError(f"monitor: nothing is measured that is called {monitor!r}{near}: there are {known}")
         return monitor, larger[monitor] or self._monitor_max
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, the innermost first, as long as there is nothing in them."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _extreme(larger: bool) -> str:

@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from compiler.api import loaded
-from compiler.errors import DivergedError, InputError
+from compiler.api import checked_threads, loaded
+from compiler.errors import DivergedError, InputError, RefusedError, checked_flag, checked_integer, checked_seed
 from compiler.fitting import checked_limit
+from compiler.frontend import Source
 from compiler.frontend.attempts import trial_dims
 from compiler.frontend.files import Model
 from compiler.frontend.types import InputType
 from compiler.runtime.memory import Array
-from compiler.runtime.step import StepFunction, check_seed
+from compiler.runtime.step import StepFunction
 from compiler.specialize import Options, Specializations, as_typed
 from compiler.training.data import Dataset
-from compiler.training.metrics import Metrics
+from compiler.training.metrics import Metrics, losses_among
 from compiler.training.position import (
     Identity,
     Position,
@@ -34,6 +35,11 @@ from compiler.training.position import (
 from compiler.trial import untrained
 
 DEFAULT_BATCH = 32
+
+FROM_ZERO = (
+    "the weights are all 0 and the model has an initialization graph, which was not run: give initialize=True to start "
+    "from its values"
+)
 
 Progress = Callable[[int, int, float | None], Any]
 """Called after each step with the epoch, the samples done in it, and the loss."""
@@ -83,7 +89,7 @@ class Trainer:
     last batch of an epoch may be smaller where the size is not fixed, else it is left out. shuffle: whether each epoch
     has an order of its own, drawn from the seed; else samples come as they lie in memory. dims: of symbols that do not
     count samples. Other arguments as for `compiler.compile`. initialize: run the model's initialization first.
-    compiling: called when the data is known to fit, before anything is compiled.
+    compiling: called with the trainer when all is known to fit, before anything is compiled.
 
     step: the StepFunction. position: where training stands. unused: arrays of the data that the model does not take.
     notes: what is allowed, but may not be meant. InputError: data that does not fit the model, or no initialization.
@@ -108,10 +114,13 @@ class Trainer:
         memory_limit: int | None = None,
         initialize: bool = False,
         shuffle: bool = True,
-        compiling: Callable[[], Any] | None = None,
+        compiling: Callable[[Trainer], Any] | None = None,
     ) -> None:
-        check_seed(seed)
-        limit = checked_limit(memory_limit)
+        seed, threads, limit = checked_seed(seed), checked_threads(threads), checked_limit(memory_limit)
+        batch = None if batch is None else checked_integer("batch", batch)
+        flags = {"straight_through": straight_through, "initialize": initialize, "shuffle": shuffle}
+        for name, value in flags.items():
+            checked_flag(name, value)
         source, fixed = loaded(model, dims, static, max_trip)
         inputs = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in fixed}
         if not source.algorithms:
@@ -122,9 +131,9 @@ class Trainer:
         if metrics is not None and validation is None:
             raise InputError("metrics are measured on validation data, and there is none: give validation=")
         self._data = Dataset(data, inputs, source.defaults, "the data")
-        self.unused = sorted(set(data) - set(inputs))
+        self.unused = sorted(set(data) - set(inputs), key=str)
         self._seed, self._shuffle = seed, shuffle
-        known = dict(dims or {})
+        known = source.sizes(dims or {})
         sizes = {
             d: k
             for n, a in fixed.items()
@@ -135,12 +144,12 @@ class Trainer:
         if initialize and not source.initializes(algorithm):
             raise InputError("the model has no initialization graph to run: train without, from the values in the file")
         self.notes = [] if source.updated_by(algorithm) else ["the model updates nothing: there is no update_binding"]
+        if source.initializes(algorithm) and not initialize and _all_zero(source, algorithm):
+            self.notes.append(FROM_ZERO)
         if self.samples == 0:
             raise InputError(
                 f"{len(self._data)} samples do not fill one batch of {self.batch}, the model's fixed size: give more"
             )
-        if compiling is not None:
-            compiling()
         outputs = source.own_outputs(algorithm) or None  # those of inference, in training, are of use to nobody
         options = Options(known, fixed, threads, seed, algorithm, straight_through, outputs, limit)
         work = Specializations(source, options)
@@ -149,8 +158,6 @@ class Trainer:
         attempt = source.attempt(trial_dims(source, self.batch, known, arrays), arrays, algorithm)
         if not attempt.report and attempt.needs is None:
             self.notes += untrained(attempt.graphs["step"], straight_through)
-        if initialize:
-            self.step.initialize(seed)
         self._metrics: Metrics | None = None
         if validation is not None:
             self._metrics = Metrics(
@@ -160,11 +167,15 @@ class Trainer:
         self.position = Position()
         self._loss: str | None = None  # which output it is, once there are some
         self._about: dict[str, Any] = {
-            "batch": self.batch, "seed": int(seed), "shuffling": shuffle, "algorithm": algorithm,
+            "batch": self.batch, "seed": seed, "shuffling": shuffle, "algorithm": algorithm,
             "straight-through": straight_through, "max_trip": max_trip, "dims": known,
         }  # fmt: skip
-        self._source, self._fixed = source, fixed
+        self._source, self._fixed, self._algorithm = source, fixed, algorithm
         self._identity: Identity | None = None
+        if compiling is not None:
+            compiling(self)
+        if initialize:
+            self.step.initialize(seed)
 
     @property
     def samples(self) -> int:
@@ -194,6 +205,11 @@ class Trainer:
         once it is true, and another `run` goes on from there. stop_on_nan: end with a DivergedError if the loss is not
         finite, else it is noted in the epoch. InputError: an index out of range, say; the step then changed nothing.
         """
+        return self._epochs(checked_integer("epochs", epochs), progress, stop, checked_flag("stop_on_nan", stop_on_nan))
+
+    def _epochs(
+        self, epochs: int, progress: Progress | None, stop: Callable[[], bool] | None, stop_on_nan: bool
+    ) -> Iterator[Epoch]:
         at = self.position
         while at.epoch < epochs:
             began = time.monotonic() - at.seconds
@@ -231,11 +247,17 @@ class Trainer:
             yield slice(first, last) if order is None else order[first:last], last - first
 
     def _step(self, rows: Array | slice) -> float | None:
-        """One step. Gives the output called loss, else the first scalar one of floating point."""
-        outputs = self.step(self._data.rows(rows))
+        """One step. Gives its loss, if it has one: the first, of several algorithms."""
+        try:
+            outputs = self.step(self._data.rows(rows))
+        except RefusedError as e:
+            if not e.index:
+                raise
+            sample = int(np.arange(len(self._data))[rows][e.index[0]])
+            raise RefusedError(e.what, e.input, e.index, e.value, sample) from None
         if self._loss is None:
             scalars = [n for n, a in outputs.items() if a.size == 1 and a.dtype.kind == "f"]
-            self._loss = "loss" if "loss" in scalars else next(iter(scalars), "")
+            self._loss = next(iter(losses_among(scalars, self._source, self._algorithm)), "")
         return float(outputs[self._loss].reshape(())) if self._loss else None
 
     def identity(self) -> Identity:
@@ -268,8 +290,6 @@ class Trainer:
 
 def _batch_size(types: Sequence[InputType], dims: dict[str, int], batch: int | None) -> tuple[int, bool]:
     """Samples of a step, and whether that is fixed. InputError: the model and the caller want different ones."""
-    if batch is not None and (not isinstance(batch, int | np.integer) or isinstance(batch, bool) or batch < 1):
-        raise InputError(f"batch must be a positive integer, not {batch!r}")
     first = {d if isinstance(d, int) else dims.get(d) for t in types for d in t.dims[:1]}
     fixed = {n for n in first if n is not None}
     if len(fixed) > 1:
@@ -278,4 +298,11 @@ def _batch_size(types: Sequence[InputType], dims: dict[str, int], batch: int | N
         if batch not in (None, size):
             raise InputError(f"the model's batch size is fixed at {size}: train with --batch {size}")
         return size, True
-    return int(batch or DEFAULT_BATCH), False
+    return batch or DEFAULT_BATCH, False
+
+
+def _all_zero(source: Source, algorithm: int | None) -> bool:
+    """Whether all that training changes of the inference graph starts at 0, as a network that was never initialized."""
+    weights = {t.name: t for t in source.model.graph.initializer}
+    changed = [source.initializers[v] for v in source.updated_by(algorithm) if v in weights]
+    return bool(changed) and not any(w.tensor.array.any() for w in changed)

@@ -37,6 +37,7 @@ from compiler.codegen.native.guard import guarded
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Attr, Node
 from compiler.ir.types import AnyArray, Tensor, TensorType, numpy_dtype
+from compiler.runtime.layout import ELEMENTS, refusal
 
 THREADS = (1, 2, 3, 5)
 GUARD = 256  # bytes around a piece of memory; reading up to 128 of those behind a value is allowed
@@ -157,8 +158,8 @@ class NodeRun:
                 return [m.address]
             case Number(value):
                 return [bits_of(value, "f64")]
-            case Status(message):
-                return [self._status.ctypes.data, 1 + self.messages.index(message)]
+            case Status(message, _):
+                return [self._status.ctypes.data, (1 + self.messages.index(message)) * ELEMENTS]
             case int():
                 return [int(a)]
         raise AssertionError(f"no argument: {a!r}")
@@ -184,7 +185,8 @@ class NodeRun:
                     for t in order:
                         function(records[t].ctypes.data, t, threads)
             if self._status[0]:
-                raise Reported(self.messages[int(self._status[0]) - 1])
+                number, element = refusal(int(self._status[0]))
+                raise Reported(f"{self.messages[number]}: element {element}")
 
     def run_checked(self) -> None:
         """As one thread, by kernels that test every access. AssertionError: the first bad one."""

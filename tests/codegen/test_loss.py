@@ -75,8 +75,12 @@ def test_all_ignored(op):
 def test_bad_label_is_reported(op, bad, at):
     x, labels = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
     labels[at] = bad
-    with pytest.raises(Reported, match=r"label out of range \[0, 3\)"):
+    with pytest.raises(Reported, match=rf"label out of range \[0, 3\).*: element {at}$"):
         run_op(op, x, labels, ignore_index=-2)
+    labels[3] = bad
+    for threads in (1, 5):
+        with pytest.raises(Reported, match=rf": element {at}$"):  # the first one, whatever thread finds which
+            run_op(op, x, labels, ignore_index=-2, threads=[threads])
     run_op(op, x, labels, ignore_index=bad)
 
 

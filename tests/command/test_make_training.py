@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import compiler
-from compiler.frontend.making.emit import concatenation
 from tests.command.running import Done, refused
+from tests.models.concatenation import concatenation
 
 Run = Callable[..., Done]
 
@@ -110,8 +110,20 @@ def test_what_is_refused(onnxc: Run, network: Path, tmp_path: Path) -> None:
     check("--target: the model has a value 'head.w' already", "--target", "head.w")
     assert not out.exists()
     refused(onnxc("make-training", tmp_path / "none.onnx", "-o", out), "there is no such file")
-    refused(onnxc("make-training", network, "-o", network), f"--out: {str(network)!r} is the file of MODEL, too")
+    refused(onnxc("make-training", network, "-o", network), f"--out: {str(network)!r} is a file of MODEL, too")
     refused(onnxc("make-training", network, "-o", tmp_path / "no" / "out.onnx"), "--out: there is no folder")
+
+
+def test_a_note_on_tensors_that_were_merged(onnxc: Run, network: Path, tmp_path: Path) -> None:
+    model = onnx.load(network)
+    model.graph.node.append(helper.make_node("Add", ["t", "body.b"], ["u"], "shift"))
+    model.graph.node.append(helper.make_node("Mul", ["u", "body.b"], ["v"], "scale"))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "body.b"))
+    model.graph.output[1].name = "v"
+    onnx.save(model, network)
+    done = onnxc("make-training", network, "-o", tmp_path / "out.onnx", "--output", "v", "--loss", "mse")
+    assert done.code == 0, done.err
+    assert done.err.startswith("note: 'body.b', all 1, is read by 2 nodes ('shift', 'scale') and trains as one tensor")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,7 @@ def test_what_is_refused(onnxc: Run, network: Path, tmp_path: Path) -> None:
         ("cross_entropy", 'weight=["a", "b"]', "weight must be numbers, not ['a', 'b']"),
         ("cross_entropy", "weight=[[1], [2, 3]]", "weight must be numbers, not [[1], [2, 3]]"),
         ("cross_entropy", "from_logits=maybe", "from_logits must be true or false, not 'maybe'"),
-        ("cross_entropy", "reduction=3", "reduction must be text, not 3"),
+        ("cross_entropy", "reduction=3", "reduction must be a name, not 3"),
         ("huber", "delta=[1]", "delta must be a number, not [1]"),
         ("bce", "pos_weight=x", "pos_weight must be numbers, not 'x'"),
     ],

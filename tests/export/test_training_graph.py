@@ -91,27 +91,29 @@ def clashing() -> onnx.ModelProto:
       y = Mul(w, x)
       u = Add(v, x)
     }"""
-    first = """first (float[2] t) => (float loss, float[2] next, int64 n_next)
-    <float rate = {0.1}, int64 n = {0}, int64 one = {1}> {
+
+    def algorithm(name: str, variable: str, rate: float, n: int, one: int, body: str) -> str:
+        return f"""{name} (float[2] t) => (float loss, float[2] next, int64 n_next)
+        <float rate = {{{rate}}}, int64 n = {{{n}}}, int64 one = {{{one}}}> {{
+          {body}
+          r = Mul(rate, d)
+          next = Sub({variable}, r)
+          n_next = Add(n, one)
+        }}"""
+
+    on_w = """
       e = Sub(y, t)
       s = Mul(e, e)
       loss = ReduceSum<keepdims=0>(s)
-      d = ai.onnx.preview.training.Gradient<xs=["w"], y="loss">(w)
-      r = Mul(rate, d)
-      next = Sub(w, r)
-      n_next = Add(n, one)
-    }"""
-    second = """second (float[2] t) => (float loss, float[2] next, int64 n_next)
-    <float rate = {0.5}, int64 n = {7}, int64 one = {2}> {
+      d = ai.onnx.preview.training.Gradient<xs=["w"], y="loss">(w)"""
+    on_v = """
       e = Mul(y, v)
       s = Mul(e, t)
       loss = ReduceSum<keepdims=0>(s)
       dw, dx = ai.onnx.preview.training.Gradient<xs=["v", "x"], y="loss">(v, x)
-      d = Add(dw, dx)
-      r = Mul(rate, d)
-      next = Sub(v, r)
-      n_next = Add(n, one)
-    }"""
+      d = Add(dw, dx)"""
+    first = algorithm("first", "w", 0.1, 0, 1, on_w)
+    second = algorithm("second", "v", 0.5, 7, 2, on_v)
     third = "third () => (float[2] again) { again = Neg(u) }"
     return make_model(
         main,

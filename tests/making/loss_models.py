@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import compiler
-from compiler.frontend.making.emit import concatenation
 from compiler.ir.graph import Graph
 from compiler.ir.interpret import interpret
+from tests.models.concatenation import concatenation
 from tests.slopes import forward
 
 Array = npt.NDArray[Any]

@@ -333,3 +333,51 @@ def test_a_loss_of_your_own_reads_inputs_and_outputs_but_nothing_inside() -> Non
     (target,) = training.training_info[0].algorithm.input
     feeds[target.name] = np.ones((5, 3))
     agree(training, feeds, float(((output(model, feeds, "y") - 1) ** 2).mean()))
+
+
+@pytest.mark.parametrize("kind", ["cross_entropy", "nll", "kl"])
+def test_one_class_is_refused(kind: str) -> None:
+    with pytest.raises(compiler.InputError, match=f"'y' has one class on axis 1, .* by {kind}: did you mean bce"):
+        make_training_model(linear(["N", 1]), loss=kind)
+
+
+def ending(*ends: str, dims: Sequence[int | str] = ("N", 2)) -> onnx.ModelProto:
+    """`y` from the logit `z`, and constants to end with."""
+    d = ", ".join(map(str, dims))
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (double[N, 3] x) => (double[{d}] y)
+        <double[3, 1] w = {{1, -2, 0.5}}, double one = {{1}}, int64[1] last = {{-1}}, double tiny = {{1e-7}}> {{
+            z = MatMul (x, w)  {" ".join(ends)} }}""")
+
+
+def test_two_classes_out_of_one_logit_are_probabilities() -> None:
+    """As scikit-learn's classifiers end: 1 - p and p. Taken as logits, they would train to something else."""
+    model = ending("p = Sigmoid (z)", "q = Sub (one, p)", "y = Concat <axis = 1> (q, p)")
+    labels = np.array([0, 1, 1, 0])
+    feeds = {"x": np.random.default_rng(3).normal(size=(4, 3)), "label": labels}
+    log = np.log(output(model, feeds, "y"))
+    training = make_training_model(model, optimizer="sgd", train="w")
+    agree(training, feeds, formulas.cross_entropy(log, labels))
+    training = make_training_model(model, loss=Loss("cross_entropy", from_logits=True), optimizer="sgd", train="w")
+    expected = formulas.cross_entropy(formulas.log_softmax(output(model, feeds, "y"), -1), labels)
+    agree(training, feeds, expected)
+
+
+def test_probabilities_behind_what_moves_them() -> None:
+    model = ending("p = Sigmoid (z)", "c = Clip (p, tiny)", "y = Squeeze (c, last)", dims=["N"])
+    target = np.array([0, 1, 1, 0.5])
+    feeds = {"x": np.random.default_rng(3).normal(size=(4, 3)), "target": target}
+    p = output(model, feeds, "y")
+    expected = float(-(target * np.log(p) + (1 - target) * np.log(1 - p)).mean())
+    agree(make_training_model(model, loss="bce", optimizer="sgd", train="w"), feeds, expected)
+
+
+def test_independent_probabilities_are_no_distribution() -> None:
+    model = ending("zz = Concat <axis = 1> (z, z)", "y = Sigmoid (zz)")
+    with pytest.raises(
+        compiler.InputError, match=r"'y' comes from a Sigmoid, .* as cross_entropy needs: did you mean bce"
+    ):
+        make_training_model(model)
+    for given in (True, False):
+        make_training_model(model, loss=Loss("cross_entropy", from_logits=given))

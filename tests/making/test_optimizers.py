@@ -15,10 +15,10 @@ from onnx import numpy_helper
 import compiler
 from compiler.api import program
 from compiler.errors import InputError, UnsupportedError
-from compiler.frontend.making.emit import concatenation
 from compiler.frontend.making.optimizers import optimizer_spec
 from tests.making.formulas import Array, cosine, one_cycle, trajectory
 from tests.making.optimizer_models import random_gradients, with_optimizers
+from tests.models.concatenation import concatenation
 
 SPAN = 9
 WARM = {"name": "cosine", "total_steps": 7, "warmup": 2, "warmup_start": 0.1, "eta_min": 0.001}
@@ -358,13 +358,12 @@ def test_steps_are_counted_only_where_something_depends_on_it() -> None:
         ({"optimizer": {"name": "sgd", "optimizer": "sgd"}}, "its mapping has its name as 'name'"),
         ({"optimizer": optimizer_spec("sgd"), "lr": 1.0}, "lr is given beside a finished OptimizerSpec"),
         ({"clip_norm": 0}, "clip_norm must be a positive number, not 0"),
-        ({"accumulate": 0}, "accumulate must be a number of steps from 1 on, not 0"),
+        ({"accumulate": 0}, "accumulate must be a positive integer, not 0"),
         ({"average": 1}, "average must be a decay from 0 to less than 1, not 1"),
         ({"groups": [{"lr": 1}]}, "a parameter group is a mapping of match and options"),
-        (
-            {"groups": [{"match": [], "lr": 1}]},
-            r"match is a glob pattern of parameter names, or a list of such, not \[\]",
-        ),
+        ({"groups": [{"match": [], "lr": 1}]}, r"match must be a glob pattern of names, or a list of such, not \[\]"),
+        ({"no_decay": 5}, "no_decay must be a glob pattern of names, or a list of such, not 5"),
+        ({"lr_input": 5}, "lr_input must be True, False or the name of an input, not 5"),
         ({"groups": [{"match": "*", "rate": 1}]}, "adam has no option 'rate'"),
         ({"schedule": "cosin"}, r"no schedule 'cosin' \(did you mean 'cosine'\?\)"),
         ({"schedule": "cosine"}, "schedule cosine needs its total_steps"),

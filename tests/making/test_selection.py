@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import compiler
 from compiler import InputError, Loss, make_training_model
+from compiler.frontend.making.merged import merged
 from compiler.ir.interpret import interpret
 from tests.making.loss_models import Array, checked, linear
 
@@ -211,7 +212,20 @@ def test_a_model_of_arithmetic_only_trains_its_constants() -> None:
         ({"frezee": "head.*"}, r"make_training_model has no argument 'frezee' \(did you mean 'freeze'\?\)"),
         ({"batch_norm": "eval"}, r"batch_norm must be one of auto, train, frozen, not 'eval'"),
         ({"initialize": "kaimming"}, r"initialize: there is no 'kaimming' \(did you mean 'kaiming"),
+        ({"initialize": ["zeros"]}, r"initialize: there is no \['zeros'\]: there are kaiming_uniform"),
         ({"seed": 1}, r"seed is of the initialization"),
+        ({"initialize": "zeros", "seed": -1}, r"seed must be an integer from 0 to \d+, not -1"),
+        ({"initialize": "zeros", "seed": 0.5}, r"seed must be an integer from 0 to \d+, not 0.5"),
+        ({"batch": ""}, r"batch must be a name for the number of samples, as N \(batch=None leaves it\), not ''"),
+        ({"batch": "N N"}, r"batch must be a name .*, not 'N N'"),
+        ({"batch": 4}, r"batch must be a name .*, not 4"),
+        ({"target": ""}, r"target must be a name, not ''"),
+        ({"target": {"y": 5}}, r"target must be a name, not 5"),
+        ({"train": 5}, r"train must be a glob pattern of names, or a list of such, not 5"),
+        ({"freeze": 5}, r"freeze must be a glob pattern of names, or a list of such, not 5"),
+        ({"freeze": ["head.w", 5]}, r"freeze must be a glob pattern of names, or a list of such, not \['head.w', 5\]"),
+        ({"outputs": 5}, r"outputs must be a list of names of outputs, not 5"),
+        ({"loss_weights": [1.0]}, r"loss_weights must be a mapping from outputs to numbers, not \[1.0\]"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
@@ -229,6 +243,9 @@ def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
         ({"kind": "huber", "delta": 0}, r"delta must be greater than 0, not 0"),
         ({"kind": "ce", "soft_targets": True, "ignore_index": 0}, r"ignore_index is a class number"),
         ({"kind": 3}, r"a loss is a name, a FunctionProto or a model, not int"),
+        ({"kind": "mse", "foo": 1}, r"a loss has no option 'foo': mse has reduction, target"),
+        ({"kind": "huber", "dleta": 1}, r"no option 'dleta' \(did you mean 'delta'\?\): huber has delta, reduction"),
+        ({"kind": 3, "foo": 1}, r"a loss has no option 'foo': there are weight, label_smoothing, "),
     ],
 )  # fmt: skip
 def test_wrong_options_of_a_loss(options: dict[str, Any], message: str) -> None:
@@ -300,6 +317,37 @@ def test_a_label_out_of_range_is_told_by_the_step() -> None:
                 step(x=RNG.normal(size=(2, 3)), label=np.array([1, label]))
         np.testing.assert_array_equal(step.state["w"], before)
         assert np.isfinite(step(x=RNG.normal(size=(2, 3)), label=np.array([1, 3]))["loss"])
+
+
+def test_each_tensor_draws_its_own_weights() -> None:
+    """Also with a seed that the attribute, a float32, cannot hold."""
+    nodes = [helper.make_node("MatMul", ["x", "v"], ["h"]), helper.make_node("MatMul", ["h", "w"], ["y"])]
+    model = model_of(nodes, {"v": numbers(4, 4), "w": numbers(4, 4)}, ("N", 4), ("N", 4))
+    for seed in (0, 2**24, 2**62):
+        training = make_training_model(model, loss="mse", initialize="normal", seed=seed)
+        program = compiler.api.program(training, dims={"N": 2})
+        assert program.initialize is not None
+        values = interpret(program.initialize, {})
+        first, second = (values[program.initialize.updates[v]] for v in ("v", "w"))
+        assert not np.array_equal(first, second)
+
+
+def test_tensors_that_an_exporter_merged() -> None:
+    """Scales of ones, which two nodes read, are noted; weights that are shared on purpose are not."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h1"]),
+        helper.make_node("LayerNormalization", ["h1", "ones", "one_bias"], ["h2"], "first"),
+        helper.make_node("MatMul", ["h2", "w"], ["h3"]),
+        helper.make_node("LayerNormalization", ["h3", "ones", "other_bias"], ["y"], "second"),
+    ]
+    weights = {"w": numbers(3, 3), "ones": np.ones(3, np.float32)}
+    weights |= {f"{n}_bias": np.zeros(3, np.float32) for n in ("one", "other")}
+    model = model_of(nodes, weights, y=("N", 3))
+    (found,) = merged(make_training_model(model, loss="mse"))
+    assert found.startswith(
+        "'ones', all 1, is read by 2 nodes ('first', 'second') and trains as one tensor: if the exp"
+    )
+    assert merged(make_training_model(model, loss="mse", freeze="ones")) == []
 
 
 @pytest.mark.parametrize("kind", ["kaiming", "kaiming_normal", "xavier", "xavier_normal", "normal", "uniform", "zeros"])

@@ -78,7 +78,7 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
 def test_files_that_hold_no_arrays(tmp_path: Path) -> None:
     def refused(message: str, path: Path) -> None:
         with pytest.raises(compiler.InputError, match=message):
-            read_arrays(path)
+            dict(read_arrays(path))
 
     file, folder = tmp_path / "a.npz", tmp_path / "folder"
     folder.mkdir()
@@ -87,6 +87,8 @@ def test_files_that_hold_no_arrays(tmp_path: Path) -> None:
     refused("'.*objects.npy' is no .npy file of a numeric array: it holds Python objects", folder)
     (folder / "objects.npy").write_bytes(b"\x93NUMPY")
     refused("'.*objects.npy' is no .npy file of a numeric array", folder)
+    (folder / "objects.npy").write_bytes(b"garbage" * 5)
+    refused("it is a file of another kind, or cut off; write it with numpy.save", folder)
     np.save(tmp_path / "one.npy", np.ones(3))
     refused("holds one array without a name: .* or give a folder of .npy files", tmp_path / "one.npy")
     refused("there is no file", file)
@@ -100,10 +102,32 @@ def test_files_that_hold_no_arrays(tmp_path: Path) -> None:
     refused("is no .npz file of numeric arrays", file)
     second = whole.index(b"PK\x03\x04", 4)
     file.write_bytes(whole[:second] + bytes(4) + whole[second + 4 :])
-    refused("is no .npz file of numeric arrays: it is damaged", file)
+    refused("is no .npz file of numeric arrays: array 'fortran': it is damaged", file)
+    for size in (9, MAPPED):  # one is read, the other mapped
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("x.npy", b"x" * size)
+        refused("is no .npz file of numeric arrays: array 'x': it is a file of another kind", file)
     for text, message in ((b"", "it is empty"), (b"hello", "it is a file of another kind")):
         file.write_bytes(text)
         refused(f"is no .npz file of numeric arrays: {message}; make one with numpy.savez", file)
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_what_the_model_does_not_take_may_be_damaged(tmp_path: Path, kind: str) -> None:
+    for name, a in DATA.items():
+        np.save(tmp_path / f"{name}.npy", a)
+    (tmp_path / "junk.npy").write_bytes(b"garbage")
+    path = tmp_path
+    if kind == "archive":
+        path = tmp_path / "a.npz"
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in tmp_path.glob("*.npy"):
+                archive.write(file, file.name)
+    trainer = Trainer(tiny(), read_arrays(path))
+    assert trainer.unused == ["junk"]
+    assert len(list(trainer.run(1))) == 1
+    with pytest.raises(compiler.InputError, match=r"junk.* it is a file of another kind"):
+        read_arrays(path)["junk"]
 
 
 # --- types -----------------------------------------------------------------------------------------------------------

@@ -100,8 +100,26 @@ def test_gradients_and_next_values_can_be_fetched(step: Any) -> None:
 def test_names_are_checked_as_for_a_step(step: Any) -> None:
     with pytest.raises(compiler.InputError, match="missing input 'label', unknown input 'lable'"):
         step.evaluate(x=X, lable=LABEL)
-    with pytest.raises(compiler.InputError, match="out of range"):
+    with pytest.raises(compiler.InputError, match=r"^'label'\[1\] is 2: label out of range \[0, 2\)"):
         step.evaluate(x=X, label=LABEL + 1)
+
+
+@pytest.mark.parametrize(
+    ("opset", "message"),
+    [
+        (17, r"^'label'\[2\] is -1: label out of range \[0, 2\) among the values of 'label'"),
+        (11, r"^Gather: index out of range \[-2, 2\) among the values of 'label_or_2_if_negative'"),
+    ],
+)
+def test_labels_are_checked_with_label_smoothing(opset: int, message: str) -> None:
+    loss = compiler.Loss("cross_entropy", label_smoothing=0.1, weight=[1.0, 2.0], ignore_index=7)
+    step = compiler.compile(trained(opset, loss=loss, optimizer="sgd"), dims={"N": 6})
+    label = LABEL.copy()
+    label[:2] = 7
+    step.evaluate(x=X, label=label)
+    label[2:4] = -1, 2
+    with pytest.raises(compiler.RefusedError, match=message):
+        step.evaluate(x=X, label=label)
 
 
 @pytest.mark.parametrize("opset", [9, 11, 12, 17])

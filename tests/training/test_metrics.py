@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,8 @@ def share(output: Any, label: Any, ends: str = "Identity (x)") -> Any:
     measure = accuracy(of_shape(output.shape, ends), "y", "label", TensorType(dtype, label.shape))
     if isinstance(measure, str):
         return measure
-    return measure.wrong(label) or measure(output, label)
+    wrong = measure.wrong(label)
+    return f"{label[wrong][0]}: {measure.rule}" if wrong.any() else measure(output, label)
 
 
 SCORES = np.array([[1, 3, 2], [5, 0, 4], [0, 1, 2], [2, 1, 0]])  # the classes 1, 0, 2, 0
@@ -48,7 +50,7 @@ def test_accuracy_of_class_numbers() -> None:
     assert share(SCORES, [1, 0, 1, 0]) == (3, 4)
     assert share(SCORES, [[1], [0], [1], [1]]) == (2, 4)  # the classes are one in the label
     assert share(SCORES, [1, -1, -100, 2]) == (1, 2)  # below 0: not counted
-    assert share(SCORES, [1, 0, 3, 0]) == "3 is none of 3 classes, 0 to 2"
+    assert share(SCORES, [1, 0, 3, 0]) == "3: none of 3 classes, 0 to 2"
 
 
 def test_accuracy_at_either_axis() -> None:
@@ -75,9 +77,9 @@ def test_accuracy_of_yes_or_no() -> None:
         assert share(logits, label) == (3, 4)
         assert share(p, label, "Sigmoid (x)") == (2, 4)
     assert share([-1, 3], [0, 0]) == (1, 2)
-    assert share(logits, [0, 1, 2, 0]) == "2 is neither 0 nor 1"
-    assert share(logits, [0, -1, 1, 0]) == "-1 is neither 0 nor 1"
-    assert share(logits, [0, 0.5, 1, 0]) == "0.5 is neither 0 nor 1"
+    assert share(logits, [0, 1, 2, 0]) == "2: neither 0 nor 1"
+    assert share(logits, [0, -1, 1, 0]) == "-1: neither 0 nor 1"
+    assert share(logits, [0, 0.5, 1, 0]) == "0.5: neither 0 nor 1"
     assert share(np.ones((1, 1, 2, 2)), np.array([[[0, 1], [1, 1]]])) == (3, 4)  # an image of them
 
 
@@ -280,11 +282,13 @@ def test_labels_and_arrays_that_are_not_there() -> None:
         compiler.InputError, match=r"no metric: metric 'mae' needs a label.*; the validation data has no"
     ):
         made(model, {"x": X})
-    with pytest.raises(
-        compiler.InputError, match="metric 'accuracy': in label 'label', 3 is none of 3 classes, 0 to 2"
-    ):
+    place = r"'label'\[3\] of the validation data is 3"
+    with pytest.raises(compiler.InputError, match=rf"metric 'accuracy': {place}, none of 3 classes, 0 to 2"):
         made(model, {"x": X, "label": LABEL + 1}, ["accuracy"])
-    with pytest.raises(compiler.InputError, match="metrics is a list of names, not 'loss'"):
+    for names in (None, ["loss"]):
+        with pytest.raises(compiler.InputError, match=rf"^{place}, out of range \[0, 3\), in node 'loss/?.*'$"):
+            made(model, {"x": X, "label": LABEL + 1}, names)
+    with pytest.raises(compiler.InputError, match="metrics must be a list of names, not 'loss'"):
         made(model, {"x": X, "label": LABEL}, "loss")
     with pytest.raises(compiler.InputError, match="the validation data has no array 'x'"):
         made(model, {"label": LABEL})
@@ -355,3 +359,89 @@ def test_metrics_of_a_compiled_step() -> None:
     before = {n: a.tobytes() for n, a in step.state.items()}
     assert metrics() == pytest.approx({"accuracy": 3 / 5, "loss": LOG.mean()}, rel=1e-6)
     assert {n: a.tobytes() for n, a in step.state.items()} == before
+
+
+def called_loss(batch: Any = "N") -> onnx.ModelProto:
+    """A network whose output is called as the loss usually is."""
+    network = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[{batch}, 1] x) => (float[{batch}, 1] loss, float[{batch}, 1] y) <float[1] w = {{2}}> {{
+            loss = Mul (x, w)  y = Neg (loss)
+        }}"""
+    return onnx.parser.parse_model(network)
+
+
+def test_an_output_of_the_network_is_never_the_loss() -> None:
+    """Though it is called that, and has one number if the batch has one sample."""
+    model = compiler.make_training_model(called_loss(), loss="mse", target="goal", train="w", lr=0.0, optimizer="sgd")
+    data = {"x": np.array([[1], [2]], np.float32), "goal": np.array([[1], [1]], np.float32)}
+    for names in (None, ["loss"]):
+        assert made(model, data, names, 1)[0]()["loss"] == (1 + 9) / 2
+    with pytest.raises(compiler.InputError, match=r"metric 'loss' is an output of the step: .* no array 'goal'"):
+        made(model, {"x": data["x"]}, ["loss"], 1)
+    trainer = compiler.Trainer(model, data, data, batch=1, metrics=["loss"])
+    (epoch,) = trainer.run(1)
+    assert (epoch.loss, epoch.metrics["loss"]) == (5, 5)
+
+
+def test_of_several_losses_the_sum_is_the_loss() -> None:
+    model = compiler.make_training_model(called_loss(), loss={"loss": "mse", "y": "l1"}, train="w", optimizer="sgd")
+    zero = np.zeros((2, 1), np.float32)
+    data = {"x": np.array([[1], [2]], np.float32), "loss.target": zero, "y.target": zero}
+    assert made(model, data, ["loss"], 1)[0]()["loss"] == (4 + 16) / 2 + (2 + 4) / 2
+
+
+def test_indices_of_the_validation_data_are_checked_before_training() -> None:
+    network = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (int64[N, 2] ids) => (float[N, 2, 3] y) <float[4, 3] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> {
+            y = Gather (table, ids) }""")
+    model = compiler.make_training_model(network, loss=compiler.Loss("cross_entropy", ignore_index=-100))
+    ids = np.arange(5000 * 2).reshape(5000, 2) % 4
+    label = np.where(ids == 3, -100, ids)
+    wrong = {"ids": ids - 4, "label": label.copy()}
+    wrong["ids"][4321, 1] = 4
+    wrong["label"][4999, 0] = -1
+    with pytest.raises(compiler.InputError) as e:
+        made(model, wrong)
+    assert str(e.value).split("; ") == [
+        "'ids'[4321, 1] of the validation data is 4, out of range [-4, 4), in node 'y'",
+        "'label'[4999, 0] of the validation data is -1, out of range [0, 3), in node 'loss/loss'",
+    ]
+    for allowed, metrics in (({"ids": ids - 4, "label": label}, None), ({**wrong, "ids": ids}, ["accuracy"])):
+        assert made(model, allowed, metrics)[0].names  # -1 does not count for accuracy, which needs no loss
+
+
+def test_why_only_the_loss_is_measured() -> None:
+    """Class numbers beyond the classes: that is the reason, not the shape that a mean error would need."""
+    model = training(target="label")
+    wrong = onnx.helper.make_node("Clip", ["given", "", "two"], ["label"])
+    algorithm = model.training_info[0].algorithm
+    algorithm.node.insert(0, wrong)
+    algorithm.initializer.append(onnx.numpy_helper.from_array(np.array(2), "two"))
+    algorithm.input[0].name = "given"
+    metrics, _ = made(model, {"x": X, "given": LABEL + 1})
+    (note,) = metrics.notes
+    assert note == (
+        "only the loss is measured: metric 'accuracy': 'given'[3] of the validation data is 3, none of 3 classes, "
+        "0 to 2"
+    )
+
+
+def test_where_a_step_finds_a_label_that_is_wrong() -> None:
+    """The place in the batch, and the sample of the data that it is."""
+    model = training(target="label")
+    data = {"x": np.ones((40, 3), np.float32), "label": np.zeros(40, np.int64)}
+    data["label"][[17, 23]] = 7
+    trainer = compiler.Trainer(model, data, batch=40, threads=2, shuffle=True, seed=1)
+    order = np.random.default_rng([1, 1]).permutation(40)
+    first = min(int(np.flatnonzero(order == i)[0]) for i in (17, 23))
+    with pytest.raises(compiler.RefusedError) as e:
+        list(trainer.run(1))
+    assert (e.value.input, e.value.index, e.value.value, e.value.sample) == ("label", (first,), 7, order[first])
+    assert str(e.value) == (
+        f"'label'[{first}] is 7 (sample {order[first]} of the data): label out of range [0, 3) among the values of "
+        "'label', in node 'loss/loss'; nothing was updated: correct the input and call again"
+    )
+    copy = pickle.loads(pickle.dumps(e.value))
+    assert (str(copy), copy.sample) == (str(e.value), e.value.sample)

@@ -158,8 +158,8 @@ def test_a_request_ends_after_the_step(at: int, tmp_path: Path) -> None:
 
 
 def same(one: Path, other: Path) -> None:
-    """The same bits, but for times; checkpoints by the arrays in them."""
-    for name in ("best.onnx", "last.onnx"):
+    """The same bits, but for times in the log."""
+    for name in ("best.onnx", "checkpoint.safetensors", "last.onnx"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
     assert untimed(one / "log.csv") == untimed(other / "log.csv")
 
@@ -238,8 +238,23 @@ def test_the_log_is_cut_back(suffix: str, tmp_path: Path) -> None:
         list(Run(tmp_path, log=log, resume=True).train(trainer(), 2))
         assert log.read_bytes() == before
     log.unlink()
-    assert list(Run(tmp_path, log=log, resume=True).train(trainer(), 2)) == []
+    notes: list[str] = []
+    assert list(Run(tmp_path, log=log, resume=True).train(trainer(), 2, note=notes.append)) == []
     assert read_log(log) == []
+    assert notes == [f"{str(log)!r} has no rows of 2 of the 2 epochs before: they were removed, or are in a log of "
+                     "another name"]  # fmt: skip
+
+
+def test_a_best_model_that_was_removed(tmp_path: Path) -> None:
+    notes: list[str] = []
+    list(Run(tmp_path).train(scripted("loss", 0.2, 0.3, 0.4, 0.1), 2, note=notes.append))
+    assert notes == []
+    (tmp_path / "best.onnx").unlink()
+    list(Run(tmp_path, resume=True).train(scripted("loss", 0.2, 0.3, 0.4, 0.1), 3, note=notes.append))
+    assert notes == [f"{str(tmp_path / 'best.onnx')!r}, of epoch 1, was removed: only a better epoch writes it again"]
+    assert not (tmp_path / "best.onnx").exists()
+    list(Run(tmp_path, resume=True).train(scripted("loss", 0.2, 0.3, 0.4, 0.1), 4))
+    assert (tmp_path / "best.onnx").read_bytes() == (tmp_path / "last.onnx").read_bytes()
 
 
 def test_another_monitor_or_log(tmp_path: Path) -> None:
@@ -248,7 +263,7 @@ def test_another_monitor_or_log(tmp_path: Path) -> None:
         compiler.StateError, match="best epoch is that of the largest 'accuracy', now it were that of the small"
     ):
         list(Run(tmp_path, resume=True, monitor="loss").train(trainer(), 2))
-    (tmp_path / "log.csv").write_text("epoch,something\n1,2\n")
+    (tmp_path / "log.csv").write_text("epoch,step,samples,loss,other\n1,2,3,4,5\n")
     with pytest.raises(compiler.StateError, match="is a log with other columns than epoch, step, samples, loss, acc"):
         list(Run(tmp_path, resume=True).train(trainer(), 2))
     with pytest.raises(compiler.StateError, match="is a checkpoint of another training: batch was 8, now it is 5"):
@@ -287,12 +302,67 @@ def test_whose_a_folder_is(tmp_path: Path) -> None:
         Run(tmp_path / "file")
 
 
+def test_a_folder_that_stays_empty_goes(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path / "a" / "b" / "c", tmp_path / "there"):
+        run = Run(folder, monitor="nothing")
+        assert folder.is_dir()
+        with pytest.raises(compiler.InputError, match="nothing is measured that is called 'nothing'"):
+            run.check_monitor(trainer())
+        del run
+    assert os.listdir(tmp_path) == ["there"]
+
+
+def test_files_that_are_of_no_run(tmp_path: Path) -> None:
+    """They are kept: what a run replaces is a run's."""
+    for name, text, lost in (
+        (
+            "best.onnx",
+            "a model",
+            "best.onnx' would be replaced, and there is neither checkpoint nor log of a run that it is of: use ano",
+        ),
+        ("last.onnx", "a model", "last.onnx' would be replaced, and there is neither"),
+        ("log.csv", "epoch,accuracy\n1,0.5\n", "log.csv' is there, and no log of a run: give the log another name"),
+    ):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text(text)
+        with pytest.raises(compiler.InputError, match=lost):
+            Run(folder)
+        assert os.listdir(folder) == [name]
+        assert (folder / name).read_text() == text
+    for name, text in (("mine.csv", "a,b\n1,2\n"), ("mine.jsonl", '{"a": 1}\n')):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(compiler.InputError, match="is there, and no log of a run: give the log another name"):
+            Run(log=tmp_path / name)
+        assert (tmp_path / name).read_text() == text
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(compiler.InputError, match="is there, and no log of a run"):
+        Run(log=tmp_path / "pipe.csv")
+    for name, text in (("empty.csv", ""), ("old.CSV", "epoch,step,samples,loss,mae\n"), ("old.jsonl", '{"epoch": 1')):
+        (tmp_path / name).write_text(text)
+        list(Run(log=tmp_path / name).train(trainer(), 1))
+        assert len(read_log(tmp_path / name)) == 1
+
+
+def test_folders_that_will_not_do(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.safetensors").mkdir()
+    for resume in (False, True):
+        with pytest.raises(compiler.InputError, match=r"checkpoint\.safetensors' is no file, so a run cannot write"):
+            Run(tmp_path, resume=resume)
+    (tmp_path / "file").touch()
+    with pytest.raises(compiler.InputError, match=r"the folder '.*file/run' cannot be made: Not a directory"):
+        Run(tmp_path / "file" / "run")
+
+
 def test_arguments_that_are_wrong(tmp_path: Path) -> None:
     for options, message in (
         ({"every": 3}, "checkpoints need a folder"),
         ({"resume": True}, "checkpoints need a folder"),
         ({"folder": tmp_path, "every": 0}, "every must be a positive integer, not 0"),
         ({"early_stop": -1}, "early_stop must be a positive integer, not -1"),
+        ({"early_stop": True}, "early_stop must be a positive integer, not True"),
+        ({"stop_on_nan": "no"}, "stop_on_nan must be True or False, not 'no'"),
         ({"log": tmp_path / "log.txt"}, r"log.txt' must end with .csv or .jsonl"),
     ):
         with pytest.raises(compiler.InputError, match=message):

@@ -241,9 +241,55 @@ def test_arguments_that_are_wrong() -> None:
     for options, message in (
         ({"batch": 0}, "batch must be a positive integer, not 0"),
         ({"batch": 2.5}, "batch must be a positive integer, not 2.5"),
+        ({"batch": True}, "batch must be a positive integer, not True"),
         ({"seed": -1}, "seed must be an integer from 0"),
+        ({"threads": 0}, "threads must be an integer from 1 to 256, not 0"),
+        ({"dims": {"N": 0}}, "dim 'N' must be a positive integer, not 0"),
+        ({"dims": {"M": 1}}, "the model has no symbolic dim 'M': there are 'N'"),
+        ({"dims": 4}, "dims must be a mapping from symbols to sizes, as {'N': 32}, not 4"),
+        ({"max_trip": True}, "max_trip must be an integer from 1 to"),
+        ({"shuffle": "no"}, "shuffle must be True or False, not 'no'"),
+        ({"initialize": 1}, "initialize must be True or False, not 1"),
+        ({"straight_through": "no"}, "straight_through must be True or False, not 'no'"),
+        (
+            {"validation": DATA["x"]},
+            "the validation data must be a mapping from names of inputs to arrays, not ndarray",
+        ),
+        ({"static": 5}, "static must be a mapping from names of inputs to arrays, not int"),
+        ({"algorithm": 1}, "there is no algorithm 1: the model has 1"),
+        ({"algorithm": "0"}, "there is no algorithm '0': the model has 1"),
+        ({"algorithm": 0.5}, "there is no algorithm 0.5: the model has 1"),
+        ({"metrics": 5, "validation": DATA}, "metrics must be a list of names, not 5"),
         ({"metrics": ["accuracy"]}, "metrics are measured on validation data, and there is none"),
         ({"initialize": True}, "no initialization graph"),
     ):
         with pytest.raises(compiler.InputError, match=message):
             Trainer(tiny(), DATA, **options)
+    wrong: Any = DATA["x"]
+    with pytest.raises(
+        compiler.InputError, match=r"the data must be a mapping .*, not ndarray: the model takes 'x', 'l"
+    ):
+        Trainer(tiny(), wrong)
+    wrong = "no"
+    with pytest.raises(compiler.InputError, match="straight_through must be True or False, not 'no'"):
+        compiler.compile(tiny(), straight_through=wrong)
+
+
+@pytest.mark.parametrize("epochs", ["3", 1.5, -1, 0, True, None])
+def test_epochs_are_a_positive_integer(epochs: Any) -> None:
+    trainer = Trainer(tiny(), DATA)
+    with pytest.raises(compiler.InputError, match="epochs must be a positive integer, not"):
+        trainer.run(epochs)
+    number: Any = np.int64(1)
+    assert [e.number for e in trainer.run(number)] == [1]
+
+
+def test_weights_of_zeros_that_were_to_be_initialized() -> None:
+    nothing = make_model(LINEAR.replace("{1, 2, 3}", "{0, 0, 0}"))
+    model = compiler.make_training_model(nothing, loss="mse", initialize="xavier")
+    data = {"x": np.ones((4, 3), np.float32), "target": np.ones((4, 1), np.float32)}
+    assert any("the weights are all 0" in note for note in Trainer(model, data).notes)
+    assert Trainer(model, data, initialize=True).notes == []
+    assert Trainer(compiler.make_training_model(nothing, loss="mse"), data).notes == []
+    begun = compiler.make_training_model(make_model(LINEAR), loss="mse", initialize="xavier")
+    assert Trainer(begun, data).notes == []

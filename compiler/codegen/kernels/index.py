@@ -29,19 +29,19 @@ def in_range(index: Any, n: Any) -> Any:
 
 @cache
 def make_check(index: str) -> Kernel:
-    """Report an index outside [-n, n). Element i belongs to axis i % depth, whose n is in `extents`."""
+    """Report the first index outside [-n, n). Element i belongs to axis i % depth, whose n is in `extents`."""
     ptr, size = pointer(index), ITEMSIZE[index]
 
     @kernel
     def check_indices(lo: int, hi: int, indices: int, extents: int, depth: int, status: int, code: int) -> None:
         p, n = ptr(indices + size * lo, 0), i64(extents, 1)
-        wrong = 0
+        wrong = hi
         for i in range(hi - lo):
             extent, at = n[(lo + i) % depth], np.int64(p[i])
             if at < -extent or at >= extent:
-                wrong = 1
-        if wrong:
-            atomic_max(status, code)
+                wrong = min(wrong, lo + i)
+        if wrong < hi:
+            atomic_max(status, code - wrong)
 
     return check_indices
 
@@ -52,26 +52,27 @@ def index_checks(site: Site, i: int, extents: Sequence[int]) -> list[Call]:
     if site.constant(i) is not None or not t.size:
         return []
     allowed = " x ".join(f"[-{n}, {n})" for n in dict.fromkeys(extents))
-    message = f"{site.node.op_type}: index out of range {allowed} among the values of {site.node.inputs[i]!r}"
-    args = (site.read(i), Words(tuple(extents)), len(extents), Status(message))
+    value = site.node.inputs[i]
+    message = f"{site.node.op_type}: index out of range {allowed} among the values of {value!r}"
+    args = (site.read(i), Words(tuple(extents)), len(extents), Status(message, value))
     return [Call(make_check(t.dtype), t.size, args, check=True)]
 
 
 @cache
 def make_bound_check(index: str) -> Kernel:
-    """Report a number outside [0, high]."""
+    """Report the first number outside [0, high]."""
     ptr, size = pointer(index), ITEMSIZE[index]
 
     @kernel
     def check_bound(lo: int, hi: int, numbers: int, high: int, status: int, code: int) -> None:
         p = ptr(numbers + size * lo, 0)
-        wrong = 0
+        wrong = hi
         for i in range(hi - lo):
             at = np.int64(p[i])
             if at < 0 or at > high:
-                wrong = 1
-        if wrong:
-            atomic_max(status, code)
+                wrong = min(wrong, lo + i)
+        if wrong < hi:
+            atomic_max(status, code - wrong)
 
     return check_bound
 
@@ -81,7 +82,7 @@ def bound_checks(site: Site, i: int, high: int, what: str) -> list[Call]:
     t = site.type(i)
     if site.constant(i) is not None or not t.size:
         return []
-    args = (site.read(i), high, Status(f"{what}: a number is not from 0 to {high}"))
+    args = (site.read(i), high, Status(f"{what}: a number is not from 0 to {high}", site.node.inputs[i]))
     return [Call(make_bound_check(t.dtype), t.size, args, check=True)]
 
 

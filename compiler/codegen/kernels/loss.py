@@ -17,7 +17,7 @@ from compiler.codegen.calls import Arg, Call, Data, In, Out, Site, Status, Temp,
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.softmax import softmax_calls
-from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, inline, kernel, pointer
 from compiler.codegen.native.math import exp
 from compiler.ir.types import Tensor, numpy_dtype
 
@@ -47,22 +47,28 @@ def labels_of(site: Site, i: int, classes: int) -> Labels:
     return Labels(site.read(i), t.dtype, t.size, classes, site.node.attr("ignore_index"))
 
 
+@inline
+def counts(c: Any, classes: Any, ignoring: Any, ignored: Any) -> Any:
+    """Whether a label is a class that is not ignored."""
+    return 0 <= c < classes and not (ignoring and c == ignored)
+
+
 @cache
 def make_check(label: str) -> Kernel:
-    """Report a label that is neither in [0, classes) nor ignored."""
+    """Report the first label that is neither in [0, classes) nor ignored."""
     ptr, size = pointer(label), ITEMSIZE[label]
 
     @kernel
     def check_labels(lo: int, hi: int, labels: int, meta: int, status: int, code: int) -> None:
         m, p = i64(meta, 1), ptr(labels + size * lo, 0)
         classes, ignoring, ignored = m[0], m[1], m[2]
-        wrong = 0
+        wrong = hi
         for i in range(hi - lo):
             c: Any = np.int64(p[i])
             if (c < 0 or c >= classes) and not (ignoring and c == ignored):
-                wrong = 1
-        if wrong:
-            atomic_max(status, code)
+                wrong = min(wrong, lo + i)
+        if wrong < hi:
+            atomic_max(status, code - wrong)
 
     return check_labels
 
@@ -152,8 +158,9 @@ def loss_calls(
     read: tuple[Arg, ...] = (weights or log_prob, int(weights is not None))
     calls = []
     if labels.count:
-        message = f"label out of range [0, {labels.classes}) among the values of {labels.source.value!r}"
-        check = (labels.source, labels.words, Status(message))
+        value = labels.source.value
+        message = f"label out of range [0, {labels.classes}) among the values of {value!r}"
+        check = (labels.source, labels.words, Status(message, value))
         calls = [
             Call(make_check(labels.dtype), labels.count, check, check=True),
             Call(
@@ -222,7 +229,7 @@ def make_gradient_rows(name: str, label: str) -> Kernel:
             for i in range(classes):
                 y[i] = zero
             c: Any = np.int64(p[r])
-            if 0 <= c < classes and not (ignoring and c == ignored):
+            if counts(c, classes, ignoring, ignored):
                 y[c] = -g[(lo + r) * step] / whole * (w[c] if weighted else one)
 
     return label_gradient_rows
@@ -337,7 +344,7 @@ def make_score_gradient(name: str, label: str) -> Kernel:
                     y[i] = exp(x[i])
             for r in range(rows):
                 c: Any = np.int64(p[r])
-                share, hit = zero, 0 <= c < classes and not (ignoring and c == ignored)
+                share, hit = zero, counts(c, classes, ignoring, ignored)
                 if hit:
                     share = -g[(first + r) * step] / whole * (w[c] if weighted else one)
                 x, y = ptr(log_prob + at + size * r * classes, 6), ptr(dst + at + size * r * classes, 4)

@@ -9,6 +9,7 @@ loss_options      `Loss`: what the user says       activations  a Softmax or Sig
 losses, class_losses, own_loss                     the nodes of each
 optimizers, ...   updates, schedules, clipping, accumulation, averages
 fresh             the initialization graph
+merged            notes on tensors that may be meant as several
 model             all of it, in order
 """
 

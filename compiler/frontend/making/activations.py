@@ -1,4 +1,7 @@
-"""What a loss reads of an output: a Softmax, LogSoftmax or Sigmoid at its end is looked through."""
+"""What a loss reads of an output: a Softmax, LogSoftmax or Sigmoid at its end is looked through.
+
+Behind operators that move numbers (Reshape, Squeeze, Cast, ...) what they give is read as it is: as probabilities.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,13 @@ from compiler.frontend.making.losses import FLOATS, Read
 from compiler.ir.proto import element_type_name
 
 _OF_CLASSES = {"cross_entropy", "nll", "kl", "ctc"}
+
+_MOVES = frozenset(
+    {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Clip", "Split"}
+)
+"""Operators that leave probabilities what they are."""
+
+_SIGMOIDS = frozenset({"Sigmoid", "HardSigmoid"})
 
 
 def read_output(facts: Facts, loss: Loss, name: str) -> Read:
@@ -35,11 +45,16 @@ def read_output(facts: Facts, loss: Loss, name: str) -> Read:
         source = facts.producer.get(name)
     if loss.name in _OF_CLASSES:
         return _of_classes(facts, loss, plain, source)
-    return _of_logits(loss, plain, source) if loss.name == "bce" else plain
+    return _of_logits(facts, loss, plain, source) if loss.name == "bce" else plain
 
 
 def _of_classes(facts: Facts, loss: Loss, plain: Read, source: NodeProto | None) -> Read:
     axis = plain.axis(-1 if loss.name == "ctc" else loss.axis)
+    if plain.dims[axis] == 1:
+        raise InputError(
+            f"output {plain.name!r} has one class on axis {axis}, of which there is nothing to learn by {loss.name}: "
+            "did you mean bce, for a yes-or-no question? Another axis is given by axis="
+        )
     op = source.op_type if source is not None else ""
     if source is not None and op in ("Softmax", "LogSoftmax"):
         along = _softmax_axis(facts, source, plain)
@@ -56,17 +71,55 @@ def _of_classes(facts: Facts, loss: Loss, plain: Read, source: NodeProto | None)
         return _form(plain, "logits", source.input[0])
     if loss.name == "nll":
         return _form(plain, "log")
-    return _form(plain, "probabilities" if loss.from_logits is False else "logits")
+    if loss.from_logits is not None:
+        return _form(plain, "logits" if loss.from_logits else "probabilities")
+    made = _probabilities(facts, plain.name)
+    if made in _SIGMOIDS:
+        raise InputError(
+            f"output {plain.name!r} comes from a {made}, so its numbers are no distribution, as {loss.name} needs: did "
+            "you mean bce? Else say by from_logits whether they are to be taken as logits or as probabilities"
+        )
+    return _form(plain, "probabilities" if made else "logits")
 
 
-def _of_logits(loss: Loss, plain: Read, source: NodeProto | None) -> Read:
+def _probabilities(facts: Facts, value: str) -> str:
+    """The operator that made probabilities of a value; '' if it is not known that they are.
+
+    "Concat": of p and 1 - p, as scikit-learn's models of two classes end.
+    """
+    node = facts.producer.get(value)
+    while node is not None and node.op_type in _MOVES:
+        value = node.input[0]
+        node = facts.producer.get(value)
+    if node is None:
+        return ""
+    if node.op_type in _SIGMOIDS | {"Softmax"}:
+        return node.op_type
+    if node.op_type == "Concat" and len(node.input) == 2:
+        p, q = node.input
+        return "Concat" if _complement(facts, p, q) or _complement(facts, q, p) else ""
+    return ""
+
+
+def _complement(facts: Facts, value: str, p: str) -> bool:
+    """Whether a value is 1 - p."""
+    node = facts.producer.get(value)
+    if node is None or node.op_type != "Sub" or node.input[1] != p:
+        return False
+    one = facts.constant(node.input[0])
+    return one is not None and bool((one == 1).all())
+
+
+def _of_logits(facts: Facts, loss: Loss, plain: Read, source: NodeProto | None) -> Read:
     if source is not None and source.op_type == "Sigmoid":
         _not_called_logits(loss, plain, "Sigmoid")
         return _form(plain, "logits", source.input[0])
     if source is not None and source.op_type == "Softmax":
         _not_called_logits(loss, plain, "Softmax")
         return _form(plain, "probabilities")
-    return _form(plain, "probabilities" if loss.from_logits is False else "logits")
+    if loss.from_logits is not None:
+        return _form(plain, "logits" if loss.from_logits else "probabilities")
+    return _form(plain, "probabilities" if _probabilities(facts, plain.name) else "logits")
 
 
 def _not_called_logits(loss: Loss, plain: Read, op: str) -> None:

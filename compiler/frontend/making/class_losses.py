@@ -1,8 +1,9 @@
 """Cross-entropy and nll: the target says which class, or how likely each is.
 
 Where the opset has them (12), they are ONNX's SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss, whose class
-numbers are checked at run time; else the same in arithmetic, with a Gather that makes sure of the check. Formulas:
-PyTorch's CrossEntropyLoss and NLLLoss, label smoothing with class weights included.
+numbers are checked at run time, and with label smoothing arithmetic around the latter; else all in arithmetic, with a
+Gather that makes sure of the check. Formulas: PyTorch's CrossEntropyLoss and NLLLoss, label smoothing with class
+weights included.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def class_loss(a: Algorithm, loss: Loss, read: Read, target: str, other: str | N
     if read.form == "probabilities":
         read = Read(read.name, log_probabilities(a, read, axis), "log", read.dims, read.elem_type)
     rows = _rows(a, read, target, axis)
-    if not loss.label_smoothing and a.opset >= FIRST_WITH_LOSSES:
-        return _standard(a, loss, rows, weights)
-    return _written(a, loss, read, rows, weights)
+    if a.opset < FIRST_WITH_LOSSES:
+        return _written(a, loss, read, rows, weights, target)
+    return _smoothed(a, loss, read, rows, weights) if loss.label_smoothing else _standard(a, loss, rows, weights)
 
 
 def _weights(loss: Loss, read: Read, axis: int) -> np.ndarray | None:
@@ -74,13 +75,50 @@ def _rows(a: Algorithm, read: Read, labels: str, axis: int) -> Rows:
 
 
 def _standard(a: Algorithm, loss: Loss, rows: Rows, weights: np.ndarray | None) -> str:
-    inputs = [rows.value, rows.labels, *([a.const(weights, "class_weights")] if weights is not None else [])]
     op = "NegativeLogLikelihoodLoss" if rows.form == "log" else "SoftmaxCrossEntropyLoss"
+    return _operator(a, op, loss, rows.value, rows.labels, weights, loss.reduction, "loss")
+
+
+def _operator(
+    a: Algorithm, op: str, loss: Loss, value: str, labels: str, weights: np.ndarray | None, reduction: str, hint: str
+) -> str:
+    inputs = [value, labels, *([a.const(weights, "class_weights")] if weights is not None else [])]
     ignored: dict[str, Any] = {} if loss.ignore_index is None else {"ignore_index": loss.ignore_index}
-    return a.node(op, inputs, "loss", reduction=loss.reduction, **ignored)
+    return a.node(op, inputs, hint, reduction=reduction, **ignored)
 
 
-def _written(a: Algorithm, loss: Loss, read: Read, rows: Rows, weights: np.ndarray | None) -> str:
+def _smoothed(a: Algorithm, loss: Loss, read: Read, rows: Rows, weights: np.ndarray | None) -> str:
+    """The same as `_written`: nll times 1 - s, and s/C sum of w (-log p), of which a mean is over the sum of w[t]."""
+    classes = read.size(read.axis(loss.axis), "label smoothing needs the number of classes")
+    form = Read(read.name, rows.value, rows.form, [None] * rows.rank, read.elem_type)
+    log = log_probabilities(a, form, rows.axis)
+    nll = _operator(a, "NegativeLogLikelihoodLoss", loss, log, rows.labels, weights, loss.reduction, "nll")
+    weighted, counted = log, []
+    if weights is not None:
+        along = [1] * rows.rank
+        along[rows.axis] = classes
+        weighted = a.node("Mul", [log, a.const(weights.reshape(along), "class_weights")], "weighted_classes")
+        bounds = [a.const(n, "bound", TensorProto.INT64) for n in (0, classes - 1)]  # nll refuses others
+        bounded = a.node("Clip", [rows.labels, *bounds], "bounded_labels")
+        counted.append(a.node("Gather", [a.const(weights, "class_weights"), bounded], "label_weights", axis=0))
+    each = a.reduce("ReduceSum", weighted, "log_sum", [rows.axis])
+    if loss.ignore_index is not None:
+        same = a.node("Equal", [rows.labels, a.const(loss.ignore_index, "ignored", TensorProto.INT64)], "is_ignored")
+        kept = a.node("Cast", [a.node("Not", [same], "is_kept")], "kept", to=a.dtype)
+        each = a.node("Mul", [each, kept], "log_sum_kept")
+        counted = [a.node("Mul", [*counted, kept], "counted_kept") if counted else kept]
+    if loss.reduction == "mean" and counted:
+        total = a.node("Div", [a.reduce("ReduceSum", v, "total") for v in (each, *counted)], "log_mean")
+    else:
+        total = reduced(a, loss, each, "log_total")
+    parts = [
+        a.node("Mul", [nll, a.const(1 - loss.label_smoothing, "kept_share")], "class_loss"),
+        a.node("Mul", [total, a.const(-loss.label_smoothing / classes, "spread")], "spread_loss"),
+    ]
+    return a.node("Add", parts, "loss")
+
+
+def _written(a: Algorithm, loss: Loss, read: Read, rows: Rows, weights: np.ndarray | None, target: str) -> str:
     """(1 - s) w[t] (-log p[t]) + s/C sum of w (-log p), over the sum of w[t], without positions that are ignored."""
     classes = read.size(read.axis(loss.axis), "label smoothing needs the number of classes")
     given = np.ones(classes) if weights is None else weights
@@ -108,7 +146,7 @@ def _written(a: Algorithm, loss: Loss, read: Read, rows: Rows, weights: np.ndarr
     each = a.node(
         "Neg", [a.reduce("ReduceSum", a.node("Mul", [log, mixed], "log_chosen"), "log_sum", [rows.axis])], "each"
     )
-    counted = _weight_of(a, labels, given)
+    counted = _weight_of(a, labels, given, target)
     if kept is not None:
         each = a.node("Mul", [each, kept], "each_kept")
         counted = a.node("Mul", [counted, kept], "counted_kept")
@@ -121,14 +159,18 @@ def _written(a: Algorithm, loss: Loss, read: Read, rows: Rows, weights: np.ndarr
     return a.node("Add", [total, zero], "loss")
 
 
-def _weight_of(a: Algorithm, labels: str, weights: np.ndarray) -> str:
-    """The weight of each position's class. Gather takes negative numbers from the end: they become one too large."""
+def _weight_of(a: Algorithm, labels: str, weights: np.ndarray, label: str) -> str:
+    """The weight of each position's class. Gather takes negative numbers from the end: they become one too large.
+
+    label: the input, for messages.
+    """
     number = a.node("Cast", [labels], "label_number", to=TensorProto.DOUBLE)
     negative = a.node("Less", [number, a.const(0.0, "zero_number", TensorProto.DOUBLE)], "is_negative")
     wrong = a.node("Cast", [negative], "wrong", to=TensorProto.INT64)
     right = a.node("Sub", [a.const(1, "one_number", TensorProto.INT64), wrong], "right")
     beyond = a.node("Mul", [wrong, a.const(len(weights), "classes", TensorProto.INT64)], "beyond")
-    index = a.node("Add", [a.node("Mul", [labels, right], "right_labels"), beyond], "checked_labels")
+    name = f"{label}_or_{len(weights)}_if_negative"
+    index = a.node("Add", [a.node("Mul", [labels, right], "right_labels"), beyond], name)
     return a.node("Gather", [a.const(weights, "class_weights"), index], "label_weights", axis=0)
 
 

@@ -39,7 +39,8 @@ def ctc(a: Algorithm, loss: Loss, read: Read, target: str, other: str | None) ->
     if loss.time_axis:
         log = a.node("Transpose", [log], "time_first", perm=[1, 0, 2])
     limits = [a.unsqueeze(v, [1], f"{v}.column") for v in (input_lengths, target_lengths)]
-    places, skip = _places(a, loss.blank, _checked(a, target, limits[1], loss.blank, classes))
+    checked = _checked(a, target, limits[1], loss.blank, classes)
+    places, skip = _places(a, loss.blank, checked, f"{target}_or_{classes}_if_negative")
     body = _body(a, places, skip, limits[0])
     times = _count(a, a.node("Shape", [log], "times", start=0, end=1), "time")
     alpha = a.node("Scan", [_start(a, places), log, times], "alpha", body=body, num_scan_inputs=2)
@@ -67,15 +68,18 @@ def _checked(a: Algorithm, target: str, limit: str, blank: int, classes: int) ->
     return a.node("Where", [used, checked, a.const(blank, "blank", INT)], "classes_used")
 
 
-def _places(a: Algorithm, blank: int, target: str) -> tuple[str, str]:
-    """The class of each place [N, 2S+1], and what to add to come there from two places before."""
+def _places(a: Algorithm, blank: int, target: str, hint: str) -> tuple[str, str]:
+    """The class of each place [N, 2S+1], and what to add to come there from two places before.
+
+    hint: what a message calls the classes.
+    """
     number, axis = a.const(blank, "blank", INT), a.const([1], "axis", INT)
     zeros = a.node("Mul", [target, a.const(0, "none", INT)], "no_class")
     blanks = a.node("Add", [zeros, number], "blanks")
     pairs = a.node("Concat", [a.unsqueeze(v, [2], "pair") for v in (blanks, target)], "pairs", axis=2)
     flat = a.node("Reshape", [pairs, a.const([0, -1], "flat", INT)], "blank_class")
     last = a.node("Add", [a.node("ReduceSum", [zeros, axis], "no_classes", keepdims=1), number], "last_blank")
-    places = a.node("Concat", [flat, last], "places", axis=1)
+    places = a.node("Concat", [flat, last], hint, axis=1)
     kept = a.node("Slice", [places, a.const([0], "first", INT), a.const([-2], "two_less", INT), axis], "kept")
     earlier = a.node("Concat", [last, last, kept], "two_before", axis=1)
     same = a.node("Equal", [places, earlier], "is_same")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TrainingInfoProto, ValueInfoProto, helper, numpy_helper
 
 from compiler.frontend.names import Names, ai_onnx_version
@@ -156,17 +155,6 @@ class Algorithm:
         self._types[name] = (tensor.data_type, tuple(tensor.dims))
         self._parts.initializer.append(tensor)
         return name
-
-
-def concatenation(model: ModelProto, index: int = 0) -> ModelProto:
-    """The step of one TrainingInfoProto as a plain model: the standard's concatenation of inference and algorithm."""
-    step = onnx.ModelProto()
-    step.CopyFrom(model)
-    del step.training_info[:]
-    algorithm = model.training_info[index].algorithm
-    for field in ("input", "initializer", "sparse_initializer", "output", "node", "value_info"):
-        getattr(step.graph, field).extend(getattr(algorithm, field))
-    return step
 
 
 def dims_of(value: ValueInfoProto) -> list[int | str | None] | None:

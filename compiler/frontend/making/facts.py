@@ -13,13 +13,11 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from compiler.errors import ModelError, Problem
 from compiler.frontend.making.emit import dims_of
 from compiler.frontend.names import ai_onnx_version
+from compiler.frontend.shape_inference import for_inference
 from compiler.frontend.walk import all_nodes, reads
 from compiler.ir.types import AnyArray
 
 Dims = list[int | str | None]
-
-_SMALL = 64
-"""Elements up to which a tensor may decide shapes, so that inference gets to see it."""
 
 
 class Facts:
@@ -50,21 +48,11 @@ class Facts:
         What the file says of outputs and inner values may be wrong: it counts only where inference knows less.
         ModelError: inference fails.
         """
-        bare = onnx.ModelProto()
-        bare.CopyFrom(self.model)
-        graph = bare.graph
-        del graph.value_info[:]
-        for output in graph.output:
+        bare = for_inference(self.model)
+        bare.graph.output.extend(self.model.graph.output)
+        for output in bare.graph.output:
             if output.type.HasField("tensor_type"):
                 output.type.tensor_type.ClearField("shape")
-        large = [t for t in graph.initializer if np.prod(t.dims) > _SMALL]
-        kept = [t for t in graph.initializer if np.prod(t.dims) <= _SMALL]
-        known = {v.name for v in graph.input}
-        graph.input.extend(
-            helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in large if t.name not in known
-        )
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
         try:
             inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
         except (onnx.shape_inference.InferenceError, RuntimeError) as e:
@@ -75,7 +63,7 @@ class Facts:
                 found[v.name] = (v.type.tensor_type.elem_type, dims_of(v))
         for t in self.initializers.values():
             found[t.name] = (t.data_type, list(t.dims))
-        known = {d for v in graph.input for d in dims_of(v) or [] if isinstance(d, str)}
+        known = {d for v in self.model.graph.input for d in dims_of(v) or [] if isinstance(d, str)}
         for v in self.model.graph.output:
             if v.name in found and v.type.HasField("tensor_type"):
                 found[v.name] = found[v.name][0], _better(found[v.name][1], dims_of(v), known)

@@ -35,6 +35,9 @@ _ALIASES |= {"glorot_uniform": "xavier_uniform", "glorot_normal": "xavier_normal
 NORMAL_STD, UNIFORM_BOUND = 0.02, 0.05
 """Of "normal" and "uniform"."""
 
+_SEEDS = 2**24
+"""How many seeds float32 tells apart."""
+
 _SCALES = {
     "BatchNormalization": 1,
     "InstanceNormalization": 1,
@@ -46,8 +49,8 @@ _SCALES = {
 
 def canonical(name: str) -> str:
     """The name of an initialization. InputError: there is none."""
-    known = _ALIASES.get(name, name)
-    if known not in INITIALIZATIONS:
+    known = _ALIASES.get(name, name) if isinstance(name, str) else None
+    if known is None or known not in INITIALIZATIONS:
         near = did_you_mean(name, [*INITIALIZATIONS, *_ALIASES]) or f": there are {', '.join(INITIALIZATIONS)}"
         raise InputError(f"initialize: there is no {name!r}{near}")
     return known
@@ -62,7 +65,8 @@ def add_initialization(
 ) -> tuple[GraphProto, list[tuple[str, str]]]:
     """The graph, and its bindings. others: further variables, which get their first values again.
 
-    seed: of the random numbers; None leaves them to who runs it (`step.initialize(seed=...)`).
+    seed: of the random numbers; None leaves them to who runs it (`step.initialize(seed=...)`). The attribute of ONNX
+    is a float, so that only its last 24 bits count, and each parameter has another.
     """
     kind = canonical(name)
     graph = GraphProto(name="initialization")
@@ -70,7 +74,7 @@ def add_initialization(
     for index, p in enumerate(parameters):
         value = f"{p.name}.initial"
         fans = _fans(facts, p)
-        _draw(graph, value, p, kind if fans else "", fans, None if seed is None else seed + index, facts)
+        _draw(graph, value, p, kind if fans else "", fans, None if seed is None else (seed + index) % _SEEDS, facts)
         bindings.append((p.name, value))
     for key, tensor in others.items():
         value = f"{key}.initial"

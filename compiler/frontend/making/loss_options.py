@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -54,6 +55,14 @@ _OPTIONS: dict[str, set[str]] = {
 }
 
 
+_L = TypeVar("_L")
+
+
+def _options_of(name: str) -> list[str]:
+    """The options of a loss by its canonical name."""
+    return sorted(_OPTIONS[name] | _COMMON)
+
+
 def _is_number(value: Any) -> bool:
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     return real and math.isfinite(value)
@@ -75,11 +84,32 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("ignore_index", "axis", "blank", "time_axis"), (_is_integer, "an integer")),
     **dict.fromkeys(("weight", "pos_weight"), (_are_numbers, "numbers")),
     **dict.fromkeys(("soft_targets", "from_logits"), (lambda v: isinstance(v, bool | np.bool_), "true or false")),
-    **dict.fromkeys(("reduction", "other", "target"), (lambda v: isinstance(v, str), "text")),
+    **dict.fromkeys(("reduction", "other", "target"), (lambda v: isinstance(v, str) and v != "", "a name")),
 }
 """What a value of an option is, and how that is called."""
 
 
+def _refusing_unknown(cls: type[_L]) -> type[_L]:
+    """`Loss` that refuses what no loss has as an option, where Python would speak of `__init__()`."""
+    made: Any = cls
+    construct = made.__init__
+
+    @wraps(construct)
+    def checked(self: _L, *args: Any, **options: Any) -> None:
+        known = [f.name for f in fields(made)]
+        if unknown := [name for name in options if name not in known]:
+            kind = options.get("kind", next(iter(args), None))
+            own = _options_of(_canonical(kind)[0]) if isinstance(kind, str) else ()
+            has = f"{kind} has {', '.join(own)}" if own else f"there are {', '.join(known[1:])}"
+            what = ", ".join(f"{name!r}{did_you_mean(name, known)}" for name in unknown)
+            raise InputError(f"a loss has no option {what}: {has}")
+        construct(self, *args, **options)
+
+    made.__init__ = checked
+    return cls
+
+
+@_refusing_unknown
 @dataclass(frozen=True)
 class Loss:
     """A loss with its options; the names and meanings are PyTorch's, where it has them.
@@ -89,8 +119,9 @@ class Loss:
     weight: of cross_entropy and nll, one number for each class; of bce, what broadcasts to the output.
     label_smoothing: from 0 to 1. ignore_index: class number of positions that do not count. soft_targets: the targets
     are probabilities of all classes. reduction: "mean" or "sum". axis: that of the classes (or of vectors); by default
-    1 for 4 or more axes, as in images, else the last. from_logits: whether the output is logits; by default what its
-    last operator says: Softmax, LogSoftmax and Sigmoid are looked through, anything else is logits.
+    1 for 4 or more axes, as in images, else the last. from_logits: whether the output is logits; by default what it
+    comes from says: a Softmax, LogSoftmax or Sigmoid at its end is looked through, behind a Reshape or the like what
+    they give is probabilities, anything else is logits.
     delta, beta: where huber and smooth_l1 turn linear. pos_weight: of the positive class in bce. margin, other: of
     cosine_embedding; `other` is the output that is compared (targets are then 1 and -1). blank: the class of ctc that
     is none. time_axis: of its output, 0 as in PyTorch, or 1. target: name of the input for the targets. InputError:
@@ -123,10 +154,10 @@ class Loss:
                     object.__setattr__(self, option, value)
         elif not isinstance(self.kind, onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto):
             raise InputError(f"a loss is a name, a FunctionProto or a model, not {type(self.kind).__name__}")
-        allowed = _OPTIONS[self.name] | _COMMON
+        allowed = _options_of(self.name)
         for f in fields(self):
             if f.name != "kind" and f.name not in allowed and not _same(getattr(self, f.name), f.default):
-                has = ", ".join(sorted(allowed))
+                has = ", ".join(allowed)
                 raise InputError(f"the loss {self.name or 'of your own'} has no option {f.name}: it has {has}")
         self._check_values()
 
@@ -213,7 +244,7 @@ def as_losses(
         return {name: replace(c, target=target.get(name, c.target)) for name, c in chosen.items()}
     if target is not None and len(chosen) > 1:
         raise InputError("target= is one name, but there are several losses: give {output: name}")
-    return {name: replace(c, target=target or c.target) for name, c in chosen.items()}
+    return {name: c if target is None else replace(c, target=target) for name, c in chosen.items()}
 
 
 def _one(loss: AnyLoss) -> Loss:

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, helper
 from onnx.inliner import inline_local_functions
 
-from compiler.errors import InputError, did_you_mean
+from compiler.errors import InputError, checked_seed, did_you_mean
 from compiler.frontend.attempts import accepted
 from compiler.frontend.averages import record_averages
 from compiler.frontend.files import Model
@@ -77,6 +77,9 @@ def make_training_model(
     is `W.gradient`, its next value `W.next`. InputError: arguments that do not fit the model. CompileError: a model
     that cannot be trained.
     """
+    if batch is not None and not (isinstance(batch, str) and batch.isidentifier()):
+        raise InputError(f"batch must be a name for the number of samples, as N (batch=None leaves it), not {batch!r}")
+    seed = None if seed is None else checked_seed(seed)
     work = _prepared(model if outputs is None else only_outputs(model, outputs), batch)
     facts = Facts(work)
     floating = [v for v in facts.outputs if facts.elem_type(v) in FLOATS]
@@ -140,6 +143,8 @@ def _drop_inputs(model: ModelProto, names: Set[str]) -> None:
 
 
 def _loss_weights(given: Mapping[str, float] | None, losses: Mapping[str, Loss]) -> dict[str, float]:
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(f"loss_weights must be a mapping from outputs to numbers, not {given!r}")
     for name, value in (given or {}).items():
         if name not in losses:
             near = did_you_mean(name, losses) or f": there are {', '.join(map(repr, losses))}"
@@ -175,6 +180,8 @@ def _losses(
     outputs = {v: values[v] for v in facts.outputs if v in values}
     several = len(losses) > 1
     total = a.names.fresh("loss") if several or set(weights.values()) != {1.0} else ""
+    if total:
+        a.output(total)  # the first one: what the loss is, should an output of the model be called that
     with a.scope("loss"):
         parts = {}
         for name, loss in losses.items():
@@ -197,7 +204,6 @@ def _losses(
             weight = weights[name]
             scaled.append(part if weight == 1 else a.node("Mul", [part, a.const(weight, "loss_weight")], "weighted"))
         a.add(helper.make_node("Sum" if several else "Identity", scaled, [total], total))
-        a.output(total)
     return total
 
 

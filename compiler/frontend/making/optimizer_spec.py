@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from compiler.errors import InputError, did_you_mean
+from compiler.errors import InputError, checked_integer, did_you_mean
 from compiler.frontend.making.schedules import Schedule, schedule_of
+from compiler.frontend.making.select import listed
 
 Option = float | bool | str | tuple[float, float]
 Options = Mapping[str, Option]
@@ -131,20 +132,23 @@ def optimizer_spec(
     chosen = []
     if no_decay:
         decay = "norm_coefficient" if name.startswith("onnx.") else "weight_decay"
-        chosen.append(Group(_patterns(no_decay), {decay: 0.0}))
+        chosen.append(Group(listed("no_decay", no_decay), {decay: 0.0}))
     if not isinstance(groups, list | tuple):
         raise InputError(f"groups is a list of mappings, not {groups!r}")
     for entry in groups:
         if not isinstance(entry, Mapping) or "match" not in entry:
             raise InputError(f"a parameter group is a mapping of match and options, not {entry!r}")
-        group = Group(_patterns(entry["match"]), _checked(name, {k: v for k, v in entry.items() if k != "match"}))
+        if not (patterns := listed("match", entry["match"])):
+            raise InputError(f"match must be a glob pattern of names, or a list of such, not {entry['match']!r}")
+        group = Group(patterns, _checked(name, {k: v for k, v in entry.items() if k != "match"}))
         _consistent(name, {**complete, **group.options})
         chosen.append(group)
     for what, bound in (("clip_value", clip_value), ("clip_norm", clip_norm)):
         if bound is not None:
             _number(what, bound, lambda x: x > 0, "a positive number")
-    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
-        raise InputError(f"accumulate must be a number of steps from 1 on, not {accumulate!r}")
+    accumulate = checked_integer("accumulate", accumulate)
+    if not isinstance(lr_input, bool | str):
+        raise InputError(f"lr_input must be True, False or the name of an input, not {lr_input!r}")
     if average is not None:
         _number("average", average, lambda x: 0 <= x < 1, "a decay from 0 to less than 1")
     return OptimizerSpec(
@@ -174,13 +178,6 @@ def _described(optimizer: OptimizerSpec | Mapping[str, Any], given: Mapping[str,
     if "optimizer" in options:
         raise InputError("an optimizer has no option 'optimizer': its mapping has its name as 'name'")
     return optimizer_spec(optimizer["name"], **{**given, **options})
-
-
-def _patterns(given: object) -> tuple[str, ...]:
-    patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
-    if not patterns or not all(isinstance(p, str) and p for p in patterns):
-        raise InputError(f"match is a glob pattern of parameter names, or a list of such, not {given!r}")
-    return patterns
 
 
 def _checked(name: str, options: Mapping[str, Any]) -> Options:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from onnx import ModelProto
 from onnx.external_data_helper import load_external_data_for_model
@@ -19,7 +19,7 @@ def only_outputs(model: Model, outputs: Sequence[str]) -> ModelProto:
     """
     proto, folder = read_model(model)
     known = [v.name for v in proto.graph.output]
-    if isinstance(outputs, str) or not outputs:
+    if isinstance(outputs, str) or not isinstance(outputs, Collection) or not outputs:
         raise InputError(f"outputs must be a list of names of outputs, not {outputs!r}")
     for name in outputs:
         if name not in known:

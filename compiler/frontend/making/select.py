@@ -10,9 +10,10 @@ state of a Loop that no iteration changes, which is how tf2onnx hands weights to
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -188,6 +189,15 @@ def _is_token(tensor: Candidate) -> bool:
     return tensor.size > 1 and bool((array != array.flat[0]).any())
 
 
+def listed(option: str, patterns: Patterns) -> tuple[str, ...]:
+    """The patterns of an option, one by one. InputError: they are something else."""
+    several = isinstance(patterns, Collection) and not isinstance(patterns, str)
+    names: tuple[Any, ...] = tuple(patterns) if several else (patterns,)
+    if not all(isinstance(name, str) and name for name in names):
+        raise InputError(f"{option} must be a glob pattern of names, or a list of such, not {patterns!r}")
+    return names
+
+
 def choose(
     facts: Facts,
     known: Mapping[str, Candidate],
@@ -200,11 +210,12 @@ def choose(
     A pattern selects among the weights; a full name may also be that of another tensor of floating point. InputError:
     a pattern that matches nothing, a name that cannot train, or nothing left.
     """
+    train, freeze = (p if p is None else listed(n, p) for n, p in (("train", train), ("freeze", freeze)))
     default = weights(facts, known)
     reached = facts.upstream(sources)
     chosen = {name for name in default if name in reached}
     if train is not None:
-        for name in {train} if isinstance(train, str) else set(train):
+        for name in train:
             if name in known:
                 _check_trainable(known[name], name in reached)
         chosen = _matched("train", train, default, known) & reached
@@ -229,14 +240,12 @@ def _check_trainable(tensor: Candidate, reached: bool) -> None:
 def _nothing(
     default: Mapping[str, Candidate],
     known: Mapping[str, Candidate],
-    train: Patterns | None,
-    freeze: Patterns | None,
+    train: Sequence[str] | None,
+    freeze: Sequence[str] | None,
 ) -> str:
     if train is not None or freeze is not None:
         given = [
-            f"{n}={', '.join(map(repr, _listed(p))) or '[]'}"
-            for n, p in (("train", train), ("freeze", freeze))
-            if p is not None
+            f"{n}={', '.join(map(repr, p)) or '[]'}" for n, p in (("train", train), ("freeze", freeze)) if p is not None
         ]
         leave = "leaves" if len(given) == 1 else "leave"
         return f"every parameter is frozen: {' and '.join(given)} {leave} none of {_some(default)}"
@@ -248,20 +257,16 @@ def _nothing(
     return "the model has no weights of floating point, so there is nothing to train"
 
 
-def _listed(patterns: Patterns) -> Iterable[str]:
-    return [patterns] if isinstance(patterns, str) else patterns
-
-
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
     return ", ".join(map(repr, listed[:5])) + (f", ... ({len(listed)} in all)" if len(listed) > 5 else "") or "none"
 
 
 def _matched(
-    option: str, patterns: Patterns, default: Mapping[str, Candidate], known: Mapping[str, Candidate]
+    option: str, patterns: Sequence[str], default: Mapping[str, Candidate], known: Mapping[str, Candidate]
 ) -> set[str]:
     found = set()
-    for pattern in _listed(patterns):
+    for pattern in patterns:
         matched = {pattern} & set(known) or set(fnmatch.filter(default, pattern))
         if not matched:
             near = did_you_mean(pattern, known) or f": there are {_some(default)}"
