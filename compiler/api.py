@@ -106,6 +106,7 @@ def compile(
     )
     options = Options(dict(dims or {}), arrays, *given)
     work = Specializations(source, options)
+    work.warm_up()
     return StepFunction(work, work.initial())
 
 

@@ -106,11 +106,7 @@ class _Binding:
 
 
 class Specializations:
-    """Code of one model, made as it is needed (a `runtime.step.Backend`).
-
-    What is wrong with the model or the options is raised at once, as far as it can be told without the sizes of open
-    dims: CompileError, InputError.
-    """
+    """Code of one model, made as it is needed (a `runtime.step.Backend`)."""
 
     def __init__(self, source: Source, options: Options) -> None:
         self._source, self.options = source, options
@@ -124,10 +120,12 @@ class Specializations:
         self._idle = source.idle_inputs(options.algorithm)
         self._made: OrderedDict[_Binding, Code] = OrderedDict()
         self._latest: Compiled | None = None
-        self._warm_up()
 
-    def _warm_up(self) -> None:
-        """Compile the step now if nothing has to wait for the first call's arrays, and look for what is wrong."""
+    def warm_up(self) -> None:
+        """Compile the step now if nothing has to wait for the first call's arrays, and look for what is wrong.
+
+        CompileError, InputError: with the model or the options, as far as it can be told without sizes of open dims.
+        """
         report, waits = Report(), False
         if self.options.outputs is not None:
             check_outputs(self.options.outputs, self._source.output_names(self.options.algorithm))

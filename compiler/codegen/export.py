@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from os import PathLike, fspath
-from pathlib import Path
 
-import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from compiler.codegen.export_opset import lowest_opset
 from compiler.ir.bodies import body_graph
@@ -29,9 +26,6 @@ IR_VERSION = 10
 
 OLDEST_OPSET = 7
 """At least this: what ONNX Runtime supports."""
-
-EXTERNAL_SIZE = 2**31 - 2**20
-"""Bytes of tensors from which a model does not fit into one protobuf message."""
 
 
 def export(graph: Graph, name: str | None = None) -> ModelProto:
@@ -62,17 +56,6 @@ def bindings(model: ModelProto) -> tuple[dict[str, str], dict[str, str]]:
     """(public name -> output, state -> output) of an exported model."""
     props = {p.key: p.value for p in model.metadata_props}
     return json.loads(props[OUTPUTS]), json.loads(props[UPDATES])
-
-
-def save(model: ModelProto, path: str | PathLike[str]) -> None:
-    """Write a model; tensors go to `<file name>.data` beside it if they do not fit into one file. The model is kept."""
-    path = Path(fspath(path))
-    if sum(len(t.raw_data) for t in model.graph.initializer) < EXTERNAL_SIZE:
-        onnx.save(model, path)
-        return
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    onnx.save(copy, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=1024)
 
 
 class _Names:
@@ -201,7 +184,7 @@ class _Exporter:
                 names.define(v)
         consts = [_constant(t, names.of[v]) for v, t in body.consts.items()]
         nodes = consts + self.nodes(body, names)
-        outputs: list[onnx.ValueInfoProto] = []
+        outputs: list[ValueInfoProto] = []
         for v in body.outputs.values():
             name = names.of[v]
             if body.producer(v) is None or any(o.name == name for o in outputs):
@@ -248,7 +231,7 @@ class _Exporter:
         return self.functions[key]
 
 
-def _info(name: str, t: TensorType) -> onnx.ValueInfoProto:
+def _info(name: str, t: TensorType) -> ValueInfoProto:
     return helper.make_value_info(name, type_to_proto(t))
 
 

@@ -156,6 +156,8 @@ class Trainer:
         self.step = StepFunction(work, work.initial())
         arrays = {n: as_typed(source, n, a) for n, a in fixed.items()}
         attempt = source.attempt(trial_dims(source, self.batch, known, arrays), arrays, algorithm)
+        if attempt.report:
+            work.warm_up()  # it raises, with all that is wrong, unless other sizes are right
         if not attempt.report and attempt.needs is None:
             self.notes += untrained(attempt.graphs["step"], straight_through)
         self._metrics: Metrics | None = None
@@ -174,6 +176,7 @@ class Trainer:
         self._identity: Identity | None = None
         if compiling is not None:
             compiling(self)
+        work.warm_up()
         if initialize:
             self.step.initialize(seed)
 

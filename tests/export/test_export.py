@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.codegen import export as module
-from compiler.codegen.export import bindings, export, save
+from compiler.codegen.export import bindings, export
 from compiler.codegen.export_opset import lowest_opset
 from compiler.frontend import load
 from compiler.ir.builder import GRADIENT, Builder
@@ -225,17 +221,3 @@ def test_lowest_opset(op: str, types: list[TensorType], attrs: dict[str, object]
     out = TensorType("f64", types[0].shape) if op == "Cast" else types[0]
     # the version may be lower only if the operator's text is the same there
     assert lowest_opset(node, types, [out]) == opset
-
-
-def test_large_models_go_to_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    b = Builder("large")
-    w = b.state("w", np.arange(1000, dtype=np.float32))
-    b.output("y", b.op("Neg", w))
-    model = export(b.build())
-    save(model, tmp_path / "small.onnx")
-    monkeypatch.setattr(module, "EXTERNAL_SIZE", 1000)
-    save(model, tmp_path / "large.onnx")
-    assert {p.name for p in tmp_path.iterdir()} == {"small.onnx", "large.onnx", "large.onnx.data"}
-    for name in ("small", "large"):
-        session = onnxruntime.InferenceSession(tmp_path / f"{name}.onnx", providers=["CPUExecutionProvider"])
-        np.testing.assert_array_equal(session.run(None, {})[0], -np.arange(1000))
