@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ from compiler.errors import (
     checked_integer,
     checked_seed,
     did_you_mean,
+    shown,
 )
 from compiler.fitting import checked_limit, fitted
 from compiler.frontend import Source, accepted, best_attempt, read
 from compiler.frontend.files import files_of as files_of
-from compiler.frontend.making.merged import merged as merged
 from compiler.frontend.node_groups import group_by_origin
 from compiler.frontend.report import Report
 from compiler.frontend.trained import trained_model
@@ -112,9 +112,14 @@ def compile(
 
 def names_of(names: Sequence[str], what: str = "outputs") -> tuple[str, ...]:
     """Names, of outputs say. InputError: they are no list of names."""
-    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(n, str) for n in names):
-        raise InputError(f"{what} must be a list of names, not {names!r}")
-    return tuple(names)
+    try:
+        found = () if isinstance(names, str | bytes) else tuple(names)
+        fits = not isinstance(names, str | bytes) and all(isinstance(n, str) for n in found)
+    except TypeError:
+        fits = False
+    if not fits:
+        raise InputError(f"{what} must be a list of names, not {shown(names)}")
+    return found
 
 
 def checked_threads(threads: Any) -> int:
@@ -136,10 +141,11 @@ def loaded(
 ) -> tuple[Source, dict[str, AnyArray]]:
     """A model without problems, and static inputs as arrays. CompileError, InputError."""
     source, report = _read(model, max_trip)
+    if source is not None and dims is not None:
+        source.sizes(dims)
     arrays = {} if source is None else _static(source, static)
     typed = {} if source is None else {n: as_typed(source, n, a) for n, a in arrays.items()}
     source = accepted(source, report, dims, typed)
-    source.sizes(dims or {})
     return source, arrays
 
 

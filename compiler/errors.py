@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -112,6 +113,10 @@ class UnknownStateError(StateError, KeyError):
     __str__ = Exception.__str__  # a KeyError shows its argument in quotes
 
 
+class NoMemoryError(OnnxcError, MemoryError):
+    """Memory that this machine does not give."""
+
+
 class BuildError(OnnxcError):
     """The machine lacks something that code generation needs, as a C compiler or a writable folder."""
 
@@ -136,6 +141,18 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f" (did you mean {lower[close[0]]!r}?)" if close else ""
 
 
+_LONGEST = 80
+
+
+def shown(value: object) -> str:
+    """A wrong argument for messages: in one line, and shortened."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - as ValueError: Python refuses to write integers of thousands of digits
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}..."
+
+
 def checked_integer(what: str, value: Any, lowest: int = 1, largest: int | None = None) -> int:
     """An argument, any library's integer, as Python's. InputError: it is none, or out of range.
 
@@ -147,7 +164,7 @@ def checked_integer(what: str, value: Any, lowest: int = 1, largest: int | None 
         number = None
     if number is None or number < lowest or (largest is not None and number > largest):
         kind = "a positive integer" if largest is None else f"an integer from {lowest} to {largest}"
-        raise InputError(f"{what} must be {kind}, not {value!r}")
+        raise InputError(f"{what} must be {kind}, not {shown(value)}")
     return number
 
 
@@ -159,5 +176,23 @@ def checked_seed(seed: Any) -> int:
 def checked_flag(what: str, value: Any) -> bool:
     """An argument that is True or False; else an InputError, as "no" would count as true."""
     if type(value).__name__ != "bool":  # that is what NumPy's is called, too
-        raise InputError(f"{what} must be True or False, not {value!r}")
+        raise InputError(f"{what} must be True or False, not {shown(value)}")
     return bool(value)
+
+
+def checked_call(what: str, value: Any) -> Any:
+    """An argument that is called, or None. InputError: neither."""
+    if value is not None and not callable(value):
+        raise InputError(f"{what} must be a function, not {shown(value)}")
+    return value
+
+
+def checked_path(what: str, value: Any) -> str:
+    """The name of a file or folder. InputError: it is none, as one that is empty, or that no system takes."""
+    try:
+        name = os.fsdecode(value)
+    except TypeError:
+        name = ""
+    if not name or "\0" in name or isinstance(value, bytes):
+        raise InputError(f"{what} must be a path, not {shown(value)}")
+    return name

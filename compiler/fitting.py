@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.codegen.footprint import footprint
-from compiler.errors import InputError
+from compiler.errors import InputError, shown
 from compiler.ir.graph import Graph
 from compiler.ir.types import TensorType
 from compiler.ir.verify import verify
@@ -21,7 +21,7 @@ def checked_limit(memory_limit: Any) -> int | None:
     if memory_limit is None:
         return None
     if not isinstance(memory_limit, int | np.integer) or isinstance(memory_limit, bool) or memory_limit < 1:
-        raise InputError(f"memory_limit must be a number of bytes, 1 or more, not {memory_limit!r}")
+        raise InputError(f"memory_limit must be a number of bytes, 1 or more, not {shown(memory_limit)}")
     return int(memory_limit)
 
 

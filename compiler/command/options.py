@@ -60,7 +60,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: str | None
     """A number of bytes, as 200MB: k, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kmgt])(i?))?b?", value.strip().lower(), re.ASCII)
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kmgt])(i?))?b?", value.strip().lower(), re.ASCII)
     size = 0
     if found is not None:
         number, letter, binary = found.groups()

@@ -191,6 +191,7 @@ def _ending(trainer: Trainer, run: Run, done: int) -> str:
     """Why training ended where it did, if not because all its epochs are done now."""
     at = trainer.position
     if run.ended == "early stop":
-        was = f"was best in epoch {at.best_epoch}" if at.best_epoch else "was never finite"
+        never = "was never finite" if at.monitor != "loss" or trainer.loss else "is not there: the model has none"
+        was = f"was best in epoch {at.best_epoch}" if at.best_epoch else never
         return f"stopped after epoch {at.epoch}: {at.monitor} {was}"
     return "" if done else f"the run is done, it has {at.epoch} epochs: go on with a larger --epochs"

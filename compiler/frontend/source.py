@@ -17,6 +17,7 @@ from compiler.errors import (
     VerifyError,
     checked_integer,
     did_you_mean,
+    shown,
 )
 from compiler.frontend.averages import read_averages
 from compiler.frontend.build import Binding
@@ -226,8 +227,9 @@ class Source:
 
     def chosen(self, algorithm: int | None) -> list[Algorithm]:
         """This algorithm, or all. InputError: no such algorithm."""
-        if algorithm is not None and (isinstance(algorithm, bool) or algorithm not in range(self.algorithms)):
-            raise InputError(f"there is no algorithm {algorithm!r}: the model has {self.algorithms}")
+        number = isinstance(algorithm, int | np.integer) and not isinstance(algorithm, bool)
+        if algorithm is not None and not (number and algorithm in range(self.algorithms)):
+            raise InputError(f"there is no algorithm {shown(algorithm)}: the model has {self.algorithms}")
         return [a for i, a in enumerate(self._parts.algorithms) if algorithm in (None, i)]
 
     def _flats(self, role: str, algorithm: int | None) -> list[Flat]:
@@ -252,7 +254,7 @@ class Source:
     def sizes(self, dims: Mapping[str, int]) -> dict[str, int]:
         """Sizes of symbols. InputError: there is no such symbol, or that is no size."""
         if not isinstance(dims, Mapping):
-            raise InputError(f"dims must be a mapping from symbols to sizes, as {{'N': 32}}, not {dims!r}")
+            raise InputError(f"dims must be a mapping from symbols to sizes, as {{'N': 32}}, not {shown(dims)}")
         sizes: dict[str, int] = {}
         for s, n in dims.items():
             if s not in self.symbols:
@@ -260,7 +262,7 @@ class Source:
                 raise InputError(f"the model has no symbolic dim {s!r}{near}")
             sizes[s] = checked_integer(f"dim {s!r}", n)
             if sizes[s] > _LARGEST:
-                raise InputError(f"dim {s!r} is {n}: no tensor is as large as that")
+                raise InputError(f"dim {s!r} is {shown(n)}: no tensor is as large as that")
         return sizes
 
     def _bind(

@@ -7,16 +7,18 @@ import os
 import stat
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from compiler.errors import StateError
-from compiler.runtime.files import replacing
+from compiler.runtime.files import private, replacing
 from compiler.runtime.memory import Array
 
 _FORMAT = {"format": "onnxc state"}
+_CHECKSUM = "crc32"
 _TEXTS = "onnxc"
 """The one key of metadata: safetensors writes several in any order, and equal states shall give equal bytes."""
 
@@ -28,57 +30,81 @@ _TYPES = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What a file holds. checked: whether it has a checksum (which is right). texts: those written with the state.
+
+    types: element type and shape of each array. arrays: those of a type that a state may have.
+    """
+
+    path: str
+    checked: bool
+    texts: Mapping[str, str]
+    types: Mapping[str, tuple[str, tuple[int, ...]]]
+    arrays: Mapping[str, Array]
+
+    def put(self, state: Mapping[str, Array]) -> None:
+        """Overwrite arrays with these, all or none. StateError: what is missing, extra or of another type."""
+        _compare(self.path, self.types, state)
+        for name, a in state.items():
+            a[...] = self.arrays[name]
+
+
 def save_state(
     path: str | os.PathLike[str], state: Mapping[str, Array], about: Mapping[str, str] | None = None
 ) -> None:
     """Write arrays by name. A crash leaves the old file or the new one. OSError as the file system gives it.
 
-    about: texts that `read_metadata` gives again. The same arrays and texts give the same bytes.
+    about: texts that `read_state` gives again. The same arrays and texts give the same bytes. A checksum of all is
+    written as well.
     """
-    arrays = {f"{n}'" if n.startswith(_RESERVED) else n: np.asarray(a, order="C") for n, a in state.items()}
-    with replacing(path) as part:
+    plain = {n: np.asarray(a, order="C") for n, a in state.items()}
+    texts = {**(about or {}), **_FORMAT}
+    texts[_CHECKSUM] = checksum(texts, plain)
+    arrays = {f"{n}'" if n.startswith(_RESERVED) else n: a for n, a in plain.items()}
+    with replacing(path) as part, private(part) as folder:
+        whole = folder / "state"
         try:
-            save_file(arrays, part, {_TEXTS: json.dumps({**(about or {}), **_FORMAT}, sort_keys=True)})
+            save_file(arrays, whole, {_TEXTS: json.dumps(texts, sort_keys=True)})
         except SafetensorError as e:
             raise OSError(f"cannot write {os.fspath(path)!r}: {e}") from e
+        os.replace(whole, part)
 
 
-def load_state(path: str | os.PathLike[str], state: Mapping[str, Array], expected: str | None = None) -> None:
-    """Overwrite arrays with those of a file, all or none. StateError: what is missing, extra or of another type.
+def load_state(path: str | os.PathLike[str], state: Mapping[str, Array]) -> None:
+    """Overwrite arrays with those of a file, all or none. StateError: as for `read_state` and `Saved.put`."""
+    read_state(path).put(state)
 
-    expected: their `checksum`, if it is known.
+
+def read_state(path: str | os.PathLike[str]) -> Saved:
+    """What a file of `save_state` holds, or any other of safetensors, which then has no checksum.
+
+    StateError: there is no such file, or it is damaged.
     """
     path = _existing(path)
     try:
         with safe_open(path, framework="np") as file:
+            texts = {str(k): str(v) for k, v in json.loads((file.metadata() or {}).get(_TEXTS, "{}")).items()}
             stored = {n.removesuffix("'") if n.startswith(_RESERVED) else n: n for n in file.keys()}  # noqa: SIM118
             types = {n: _type(file.get_slice(key)) for n, key in stored.items()}
-            _compare(path, types, state)
-            found = {n: file.get_tensor(stored[n]) for n in state}
-    except (SafetensorError, OSError) as e:
-        raise StateError(f"{path!r} is no state that onnxc saved (not safetensors, or cut short): {e}") from e
-    if expected is not None and checksum(found) != expected:
-        raise StateError(f"{path!r} is damaged: its numbers are not those that were written")
-    for name, a in state.items():
-        a[...] = found[name]
-
-
-def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts that were written with a state. StateError: no such file, or one of another kind."""
-    path = _existing(path)
-    try:
-        with safe_open(path, framework="np") as file:
-            texts = json.loads((file.metadata() or {}).get(_TEXTS, "{}"))
-            return {str(k): str(v) for k, v in texts.items()}
+            known = _TYPES.values()
+            arrays = {n: file.get_tensor(key) for n, key in stored.items() if types[n][0] in known}
     except (SafetensorError, OSError, ValueError, AttributeError) as e:
         raise StateError(f"{path!r} is no state that onnxc saved (not safetensors, or cut short): {e}") from e
+    checked = _CHECKSUM in texts
+    if checked and texts[_CHECKSUM] != checksum(texts, arrays):
+        raise StateError(f"{path!r} is damaged: its contents are not those that were written; use another copy of it")
+    return Saved(path, checked, texts, types, arrays)
 
 
-def checksum(state: Mapping[str, Array]) -> str:
-    """CRC-32 of the bytes of all arrays, in the order of their names."""
-    sum_ = 0
-    for name in sorted(state):
-        sum_ = zlib.crc32(np.ascontiguousarray(state[name]).reshape(-1).view(np.uint8).data, sum_)
+def checksum(texts: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
+    """CRC-32 of texts (but for the checksum) and of arrays: their names, types, shapes and bytes."""
+    about = sorted((k, v) for k, v in texts.items() if k != _CHECKSUM)
+    names = sorted(arrays)
+    types = [(n, arrays[n].dtype.name, arrays[n].shape) for n in names]
+    sum_ = zlib.crc32(json.dumps([about, types]).encode())
+    for name in names:
+        sum_ = zlib.crc32(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data, sum_)
     return f"{sum_:08x}"
 
 

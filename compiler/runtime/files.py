@@ -8,6 +8,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,9 +22,37 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     a pipe) is written to. OSError names `path`.
     """
     target = Path(os.path.realpath(path))
-    part = target.with_name(f".onnxc-{secrets.token_hex(8)}.part")
+    part = target.parent / _part(target, secrets.token_hex(8))
     with naming(path, target, part), _written(target, part) as file:
         yield file
+
+
+@contextmanager
+def private(part: Path) -> Iterator[Path]:
+    """A folder beside a file of `replacing`, for a writer that makes files of its own: it goes, with all in it."""
+    folder = part.with_name(f"{part.name}.d")
+    with naming(part, folder):
+        folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_parts(path: str | os.PathLike[str]) -> None:
+    """Remove what killed processes left when they were writing `path`; nobody may be writing it now."""
+    target = Path(os.path.realpath(path))
+    token = "[0-9a-f]" * 16
+    for part in target.parent.glob(_part(target, token)):
+        with suppress(OSError):
+            part.unlink()
+    for folder in target.parent.glob(f"{_part(target, token)}.d"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _part(target: Path, token: str) -> str:
+    """The name of a file that is to become the target. It tells of which one, and is short if that has a long name."""
+    return f".onnxc-{zlib.crc32(os.fsencode(target.name)):08x}-{token}.part"
 
 
 @contextmanager

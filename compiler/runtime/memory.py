@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import OnnxcError
+from compiler.errors import NoMemoryError
 from compiler.runtime.layout import ALIGNMENT, Slot
 
 Array = npt.NDArray[Any]
@@ -20,7 +20,7 @@ class Block:
         try:
             whole = np.zeros(nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as e:
-            raise OnnxcError(f"{what} needs {nbytes / 1e6:.0f} MB, which this machine does not give") from e
+            raise NoMemoryError(f"{what} needs {nbytes / 1e6:.0f} MB, which this machine does not give") from e
         start = -whole.ctypes.data % ALIGNMENT
         self.bytes: npt.NDArray[np.uint8] = whole[start : start + nbytes]
         self.address: int = self.bytes.ctypes.data

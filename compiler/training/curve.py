@@ -6,9 +6,9 @@ import importlib
 import importlib.util
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from compiler.errors import BuildError, InputError
+from compiler.errors import BuildError, InputError, checked_path, shown
 from compiler.runtime.files import replacing
 from compiler.training.log import Row
 
@@ -23,7 +23,7 @@ def check_plot(path: str | os.PathLike[str]) -> str:
 
     InputError: another end. BuildError: matplotlib is not installed.
     """
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = os.path.splitext(checked_path("path", path))[1].lower()
     if suffix not in FORMATS:
         raise InputError(f"the picture {os.fspath(path)!r} must end with .png or .svg")
     if importlib.util.find_spec("matplotlib") is None:
@@ -37,6 +37,10 @@ def draw_curve(rows: Sequence[Row], path: str | os.PathLike[str], title: str = "
     Epochs whose value is not finite leave a gap. Errors as for `check_plot`; InputError: there are no rows; OSError.
     """
     kind = check_plot(path)
+    if not isinstance(title, str):
+        raise InputError(f"title must be a text, not {shown(title)}")
+    if not isinstance(rows, Sequence) or not all(_is_row(r) and r.keys() == rows[0].keys() for r in rows):
+        raise InputError(f"rows must be a list of rows of a log, as read_log gives it, not {shown(rows)}")
     if not rows:
         raise InputError("there are no epochs to draw")
     names = [n for n in rows[0] if n not in _NOT_DRAWN and any(r[n] is not None for r in rows)]
@@ -48,8 +52,8 @@ def draw_curve(rows: Sequence[Row], path: str | os.PathLike[str], title: str = "
     )
     axes = figure.subplots(max(1, len(fields)), 1, sharex=True, squeeze=False)[:, 0]
     epochs = [r["epoch"] for r in rows]
-    for ax, shown in zip(axes, fields, strict=False):
-        for name in shown:
+    for ax, drawn in zip(axes, fields, strict=False):
+        for name in drawn:
             ax.plot(epochs, [_finite(r[name]) for r in rows], marker="o", markersize=3, label=name.replace("_", " "))
         ax.legend()
         ax.grid(alpha=0.3)
@@ -61,6 +65,10 @@ def draw_curve(rows: Sequence[Row], path: str | os.PathLike[str], title: str = "
     same_names = importlib.import_module("matplotlib").rc_context({"svg.hashsalt": "onnxc"})
     with replacing(path) as part, same_names:
         figure.savefig(part, format=kind, dpi=150, metadata=about)
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, Mapping) and "epoch" in row and all(isinstance(v, int | float | None) for v in row.values())
 
 
 def _finite(value: float | None) -> float:

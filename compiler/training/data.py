@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import InputError, did_you_mean
+from compiler.errors import InputError, checked_path, did_you_mean
 from compiler.frontend.types import InputType
 from compiler.runtime.arguments import held
 from compiler.runtime.arrays import as_plain
@@ -64,7 +64,7 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
     does), are mapped: only what is used of them is read. InputError for anything else, and for what is damaged, as
     soon as an array of it is asked for.
     """
-    name = os.fspath(path)
+    name = path = checked_path("path", path)
     if os.path.isdir(path):
         return _folder(Path(path))
     try:
@@ -171,15 +171,33 @@ def _mapped(path: str | os.PathLike[str], member: zipfile.ZipInfo) -> Array | No
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
+def sampled(inputs: Mapping[str, InputType], bound: Mapping[str, int] | None = None) -> frozenset[str]:
+    """The inputs with samples along their first axis: those whose first dim is a symbol of samples.
+
+    That is one which is a first dim only, unless all symbols at first are at other places as well; and which has no
+    size in `bound`, unless all have. Then the number of samples is fixed, and inputs with that number at first have
+    samples, too. A model without symbols there has samples in all inputs that have axes.
+    """
+    bound = bound or {}
+    first = {name: t.dims[0] for name, t in inputs.items() if t.dims}
+    symbols = {d for d in first.values() if isinstance(d, str)}
+    alone = symbols - {d for t in inputs.values() for d in t.dims[1:]} or symbols
+    of_samples: set[int | str] = {d for d in alone if d not in bound}
+    if not of_samples:
+        of_samples = {*alone, *(bound[s] for s in alone)} if alone else set(first.values())
+    return frozenset(name for name, d in first.items() if d in of_samples)
+
+
 @dataclass(frozen=True)
 class _Column:
-    """One array, and the type that its rows get; None: they have it."""
+    """One array, the type that its rows get (None: they have it), and whether it has samples, or is for all of them."""
 
     array: Array
     dtype: str | None
+    sampled: bool
 
     def rows(self, rows: Array | slice) -> Array:
-        found = self._own(rows)
+        found = self._own(rows) if self.sampled else self.array
         if self.dtype is None:
             return found
         if self.dtype in ML_DTYPES:
@@ -190,8 +208,6 @@ class _Column:
 
     def _own(self, rows: Array | slice) -> Array:
         """The rows in the array's own type."""
-        if self.array.ndim == 0:
-            return self.array
         flags = self.array.flags
         if isinstance(rows, slice) or not (flags.c_contiguous and flags.aligned):
             return self.array[rows]
@@ -199,16 +215,24 @@ class _Column:
 
 
 class Dataset:
-    """Named arrays with samples along their first axis, all as many. Arrays without axes belong to every sample.
+    """Named arrays with samples along their first axis, all as many. Others belong to every sample as they are.
 
     Nothing is copied. Where an array has another type than the model, rows are converted as they are taken; whether the
     type holds all its values exactly is found out at once, in one pass over an array whose type does not tell.
     """
 
     def __init__(
-        self, arrays: Mapping[str, Any], inputs: Mapping[str, InputType], optional: Collection[str], what: str
+        self,
+        arrays: Mapping[str, Any],
+        inputs: Mapping[str, InputType],
+        optional: Collection[str],
+        what: str,
+        samples: Collection[str] | None = None,
     ) -> None:
-        """Take those arrays that are inputs. optional: inputs that may be missing. InputError, which says `what`."""
+        """Take those arrays that are inputs. optional: inputs that may be missing. InputError, which says `what`.
+
+        samples: inputs that have samples, by default the `sampled` ones.
+        """
         if not isinstance(arrays, Mapping):
             raise InputError(
                 f"{what} must be a mapping from names of inputs to arrays, not {type(arrays).__name__}: the model "
@@ -217,13 +241,42 @@ class Dataset:
         plain = {n: as_plain(f"array {n!r} of {what}", arrays[n]) for n in inputs if n in arrays}
         if missing := [n for n in inputs if n not in plain and n not in optional]:
             raise InputError(_lacks(what, missing, [n for n in arrays if n not in inputs], list(arrays)))
-        self._columns = {n: _column(plain[n], t, f"array {n!r} of {what}") for n, t in inputs.items() if n in plain}
-        sizes = {n: len(c.array) for n, c in self._columns.items() if c.array.ndim}
+        self._what, self._inputs = what, inputs
+        self.samples = (sampled(inputs) if samples is None else frozenset(samples)) & plain.keys()
+        """The arrays that have samples."""
+        self._columns = {
+            n: _column(a, inputs[n], f"array {n!r} of {what}", n in self.samples) for n, a in plain.items()
+        }
+        sizes = {n: len(c.array) for n, c in self._columns.items() if c.sampled}
         if not sizes or min(sizes.values()) == 0:
             raise InputError(f"no samples in {what}: arrays need a first axis of samples, there are {sizes}")
         if len(set(sizes.values())) > 1:
-            raise InputError(f"{what} has arrays of different numbers of samples: {sizes}")
+            raise InputError(
+                f"{what} has arrays of different numbers of samples: {sizes}; bind what is the same for all samples "
+                "by static="
+            )
         self._size = next(iter(sizes.values()))
+
+    def sizes(self, known: Mapping[str, int]) -> dict[str, int]:
+        """Sizes of symbols, but for those of samples: the known ones, and what the arrays have.
+
+        InputError: they contradict each other, or the model.
+        """
+        found = dict(known)
+        of = dict.fromkeys(known, "that is given")
+        for name, c in self._columns.items():
+            t, skipped = self._inputs[name], int(c.sampled)
+            for axis, (d, n) in enumerate(zip(t.dims[skipped:], c.array.shape[skipped:], strict=True), skipped):
+                want = found.setdefault(d, n) if isinstance(d, str) else d
+                if want == n:
+                    of.setdefault(d, f"of array {name!r}") if isinstance(d, str) else None
+                    continue
+                why = f", and {d!r} is {want}, {of[d]}" if isinstance(d, str) else ""
+                raise InputError(
+                    f"array {name!r} of {self._what} has shape {list(c.array.shape)}, with {n} at axis {axis}: the "
+                    f"model takes {t}{why}"
+                )
+        return found
 
     def __len__(self) -> int:
         return self._size
@@ -237,12 +290,18 @@ class Dataset:
         """Some of the samples, in the model's types: by their indices (a copy), or a slice of them."""
         return {n: c.rows(rows) for n, c in self._columns.items()}
 
+    def parts(self, name: str, samples: int) -> Iterator[tuple[int, Array]]:
+        """One array, so many samples at a time, each part with the number of its first; whole, if it has none."""
+        column = self._columns[name]
+        for start in range(0, self._size if column.sampled else 1, samples):
+            yield start, column.rows(slice(start, start + samples))
+
     def fingerprint(self) -> str:
         """A hash of names, types, shapes and up to 256 samples, spread over all: tells one data set from another."""
         digest = blake2b(digest_size=16)
         some = np.unique(np.linspace(0, self._size - 1, min(self._size, _SAMPLED)).astype(np.int64))
         for name, a in sorted(self.rows(some).items()):
-            shape = (self._size, *a.shape[1:]) if a.ndim else ()
+            shape = (self._size, *a.shape[1:]) if name in self.samples else a.shape
             digest.update(repr((name, a.dtype.name, shape)).encode())
             digest.update(a.tobytes())
         return digest.hexdigest()
@@ -253,21 +312,30 @@ def _lacks(what: str, missing: list[str], unused: list[str], there: list[str]) -
     return f"{what} has no array {names}: it has {', '.join(map(repr, there)) or 'none'}"
 
 
-def _column(array: Array, t: InputType, what: str) -> _Column:
+def _column(array: Array, t: InputType, what: str, sampled: bool) -> _Column:
     """An array for an input. InputError: it does not fit."""
     wanted = np.dtype(NUMPY[t.dtype])
     name = ML_DTYPES.get(t.dtype, wanted.name)
-    if len(t.dims) != array.ndim:
+    fits = len(t.dims) == array.ndim
+    if not sampled and (
+        not fits or any(d != n for d, n in zip(t.dims, array.shape, strict=True) if isinstance(d, int))
+    ):
+        raise InputError(
+            f"{what} has shape {list(array.shape)}: the model takes {t}, the same for all samples, as its first axis "
+            "is not theirs; give one array of that shape, here or by static=, or, if they are, the size of the model's "
+            "other batches by dims="
+        )
+    if not fits:
         raise InputError(f"{what} has shape {list(array.shape)}: the model takes {t}")
     if array.dtype == wanted and t.dtype not in BITS and t.dtype not in ML_DTYPES:
-        return _Column(array, None)
+        return _Column(array, None, sampled)
     if t.dtype in ML_DTYPES:  # rounded, if need be: files have no such type
         if any(held(chunk, t.dtype) is None for chunk in _chunks(array)):
             raise InputError(f"{what} is {array.dtype}: the model takes {name}, which cannot hold its values")
-        return _Column(array, t.dtype)
+        return _Column(array, t.dtype, sampled)
     exact = array.dtype.kind == "f" or array.dtype.itemsize < 8 or wanted.kind != "f"  # NumPy says i64 is safe as f64
     if exact and np.can_cast(array.dtype, wanted, "safe"):
-        return _Column(array, t.dtype)
+        return _Column(array, t.dtype, sampled)
     if array.dtype.kind not in {"i": "biu", "u": "biu", "f": "biuf"}.get(wanted.kind, ""):
         remedy = f"; give whole numbers as that: .astype({name!r})"
         whole = remedy if array.dtype.kind == "f" and wanted.kind in "iu" else ""
@@ -281,7 +349,7 @@ def _column(array: Array, t: InputType, what: str) -> _Column:
                 f"{what} is {array.dtype}: the model takes {name}, {as_what} {example!s}; if that is meant, give it "
                 f"as {name}: .astype({name!r})"
             )
-    return _Column(array, t.dtype)
+    return _Column(array, t.dtype, sampled)
 
 
 def _chunks(array: Array) -> Iterator[Array]:

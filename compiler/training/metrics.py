@@ -17,7 +17,7 @@ from compiler.ir.types import FLOATS, INTEGERS, TensorType
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import as_typed
-from compiler.training.data import Dataset
+from compiler.training.data import Dataset, sampled
 from compiler.training.measures import Indices, Measure, accuracy, as_numbers, indices, mean_error
 
 WHAT = "the validation data"
@@ -90,22 +90,22 @@ class Metrics:
         batch: int,
         algorithm: int | None,
         static: Mapping[str, Array],
+        bound: Mapping[str, int] | None = None,
     ) -> None:
-        self._step, self._batch, self._source, self._algorithm = step, batch, source, algorithm
+        self._step, self._source, self._algorithm = step, source, algorithm
         self._static = {n: as_typed(source, n, a) for n, a in static.items()}
         self.notes: list[str] = []
         inference = {n: t for n, t in source.inputs_of("infer", algorithm).items() if n not in static}
         idle = source.idle_inputs(algorithm)
         step_inputs = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in static}
         given = {n: t for n, t in step_inputs.items() if n in validation}
-        self.data = Dataset(validation, inference | given, source.defaults, WHAT)
+        samples = sampled(inference | step_inputs, bound)
+        self.data = Dataset(validation, inference | given, source.defaults, WHAT, samples)
         self._types = {n: (inference | given)[n] for n in self.data.names}
         self._inference = [n for n in self.data.names if n in inference]
         self._lacking = [n for n in step_inputs if n not in {*given, *idle, *source.defaults}]
-        self._labels = [n for n in self.data.names if n not in inference and self._types[n].dims]
-        self._validation = validation
-        first = self.data.rows(np.minimum(np.arange(batch), len(self.data) - 1))
-        self._graph = self._at(first)
+        self._labels = [n for n in self.data.names if n not in inference and n in self.data.samples]
+        self._batch, first, self._graph = self._first(batch)
         self._typed = {n: TensorType(t.dtype, first[n].shape) for n, t in self._types.items()}
         self._metrics = self._default() if names is None else self._named(names)
         self.names = tuple(m.name for m in self._metrics)
@@ -121,6 +121,18 @@ class Metrics:
         self._check_indices()
 
     # --- what the model has --------------------------------------------------------------------------------
+    def _first(self, batch: int) -> tuple[int, dict[str, Array], Graph]:
+        """How many samples a call takes, the first of them, and the graph: no more than there are, if it can be."""
+        fixed = any(isinstance(self._types[n].dims[0], int) for n in self.data.samples)
+        if batch > len(self.data) and not fixed:
+            whole = self.data.rows(slice(0, len(self.data)))
+            try:
+                return len(self.data), whole, self._at(whole)
+            except CompileError:  # the size is in the shapes of a Reshape, say
+                pass
+        filled = self.data.rows(np.minimum(np.arange(batch), len(self.data) - 1))
+        return batch, filled, self._at(filled)
+
     def _at(self, rows: Mapping[str, Array]) -> Graph:
         """The graph that is run, as imported, for arrays of these shapes."""
         dims: dict[str, int] = {}
@@ -142,10 +154,10 @@ class Metrics:
     def _is_open(self, first: Mapping[str, Array]) -> bool:
         """Whether the samples that do not fill a batch can be run alone."""
         rest = len(self.data) % self._batch
-        if rest == 0 or any(isinstance(t.dims[0], int) for t in self._types.values() if t.dims):
+        if rest == 0 or any(isinstance(self._types[n].dims[0], int) for n in self.data.samples):
             return rest == 0
         try:
-            self._at({n: a[:rest] if a.ndim else a for n, a in first.items()})
+            self._at({n: a[:rest] if n in self.data.samples else a for n, a in first.items()})
         except CompileError:  # the size is in the shapes of a Reshape, say
             return False
         return True
@@ -277,6 +289,8 @@ class Metrics:
     def _comparison(self, name: str, kind: str, output: str = "", label: str = "") -> _Compared:
         """The metric of these, or of the first output that a label fits. InputError: there is none, or several do."""
         labels = [label] if label else self._labels
+        if label and label not in self.data.samples:
+            raise InputError(f"metric {name!r}: input {label!r} is the same for all samples, so it labels none")
         if not labels:
             raise InputError(
                 f"metric {name!r} needs a label, an input of the training algorithm alone: {WHAT} has none; "
@@ -304,20 +318,18 @@ class Metrics:
     # --- checking ------------------------------------------------------------------------------------------
     def _wrong(self, name: str, allowed: Measure | Indices) -> str:
         """The first number of an array that is wrong, which else would be found in the middle of training; or ''."""
-        t = self._types[name]
-        alone = Dataset(self._validation, {name: t}, (), WHAT)
-        for start in range(0, len(alone), _ROWS):
-            part = as_numbers(alone.rows(slice(start, start + _ROWS))[name], t.dtype)
+        for start, rows in self.data.parts(name, _ROWS):
+            part = as_numbers(rows, self._types[name].dtype)
             if (wrong := allowed.wrong(part)).any():
                 first = np.unravel_index(wrong.argmax(), wrong.shape)
-                index = ", ".join(map(str, (start + first[0], *first[1:])))
-                return f"{name!r}[{index}] of {WHAT} is {part[first]}, {allowed.rule}"
+                index = f"[{', '.join(map(str, (start + first[0], *first[1:])))}]" if first else ""
+                return f"{name!r}{index} of {WHAT} is {part[first]}, {allowed.rule}"
         return ""
 
     def _check_indices(self) -> None:
         """InputError: labels or indices that a run would refuse, after an epoch of training that then were lost."""
         run = self._graph.outputs if self._evaluates else self._source.inference_outputs
-        needed = [i for i in indices(self._graph, run) if i.input in self._types and self._types[i.input].dims]
+        needed = [i for i in indices(self._graph, run) if i.input in self._types]
         problems = [what for i in needed if (what := self._wrong(i.input, i))]
         if problems:
             raise InputError("; ".join(dict.fromkeys(problems)))

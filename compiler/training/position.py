@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import blake2b
 from typing import Any
 
 import onnx
 
 from compiler.errors import StateError
-from compiler.runtime.checkpoint import checksum, load_state, read_metadata, save_state
+from compiler.runtime.checkpoint import read_state, save_state
 from compiler.runtime.memory import Array
 
-_POSITION, _WHAT, _CHECKSUM = "position", "training", "checksum"
+_POSITION, _WHAT = "position", "training"
+
+NO_ROW = -1
+"""In place of the mark of a row: of an epoch that no `Run` wrote."""
 
 Identity = Mapping[str, Any]
 """What must be equal for a run to go on with the same bits: values that JSON has, by what they are called."""
@@ -29,7 +33,7 @@ class Position:
     total: sum of the losses of this epoch, each times the samples of its step; None without a loss. nan_step: the first
     step of this epoch whose loss was not finite. seconds: that this epoch took so far. monitor, larger: the
     value that decides which model is the best one (see `Run`), and whether its largest is the best. best, best_epoch:
-    the best one so far and its epoch.
+    the best one so far and its epoch. rows: of each epoch the mark of its row in a log.
     """
 
     epoch: int = 0
@@ -42,36 +46,71 @@ class Position:
     larger: bool = False
     best: float | None = None
     best_epoch: int = 0
+    rows: list[int] = field(default_factory=list)
 
 
 def save_checkpoint(
     path: str | os.PathLike[str], state: Mapping[str, Array], position: Position, identity: Identity
 ) -> None:
     """Write state and position to one file, whole or not at all. OSError as the file system gives it."""
-    about = {_POSITION: json.dumps(asdict(position)), _WHAT: json.dumps(identity), _CHECKSUM: checksum(state)}
-    save_state(path, state, about)
+    save_state(path, state, {_POSITION: json.dumps(asdict(position)), _WHAT: json.dumps(identity)})
 
 
-def load_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Array], identity: Identity) -> Position:
+def load_checkpoint(
+    path: str | os.PathLike[str], state: Mapping[str, Array], identity: Identity, samples: int, batch: int
+) -> Position:
     """Overwrite the state by that of a checkpoint, and give its position; nothing is changed by an error.
 
-    StateError: no checkpoint, a damaged one, or one of another training: it tells every difference.
+    samples: of an epoch. batch: those of a step. StateError: no checkpoint, a damaged one, or one of another training:
+    it tells every difference.
     """
     name = os.fspath(path)
-    about = read_metadata(path)
-    if _POSITION not in about or _WHAT not in about:
+    saved = read_state(path)
+    if _POSITION not in saved.texts or _WHAT not in saved.texts:
         raise StateError(
             f"{name!r} holds a state, but not where a training stands: read it with step.load, or give the checkpoint "
             "of a run"
         )
+    if not saved.checked:
+        raise StateError(f"{name!r} has no checksum: it is damaged, or of another version of onnxc; begin the run anew")
     try:
-        position, then = Position(**json.loads(about[_POSITION])), json.loads(about[_WHAT])
+        position, then = Position(**json.loads(saved.texts[_POSITION])), json.loads(saved.texts[_WHAT])
+        if not isinstance(then, Mapping):
+            raise TypeError("it does not tell of which training")
+        problems = differences(then, identity)
+        if not problems and (wrong := _wrong(position, samples, batch)):
+            raise ValueError(wrong)
     except (ValueError, TypeError) as e:
         raise StateError(f"{name!r} is a damaged checkpoint, or of another version of onnxc: {e}") from e
-    if problems := differences(then, identity):
+    if problems:
         raise StateError(f"{name!r} is a checkpoint of another training: {'; '.join(problems)}")
-    load_state(path, state, about.get(_CHECKSUM))
+    saved.put(state)
     return position
+
+
+def _wrong(p: Position, samples: int, batch: int) -> str:
+    """Why no training of so many samples in an epoch stands there, or ''. TypeError: what is no number."""
+    whole = -(-samples // batch)
+    begun = p.samples > 0
+    rules = {
+        "epoch": _counts(p.epoch),
+        "samples": _counts(p.samples) and p.samples <= samples and (p.samples % batch == 0 or p.samples == samples),
+        "step": _counts(p.step) and p.step == p.epoch * whole + -(-p.samples // batch),
+        "total": p.total is None or (begun and isinstance(p.total, float)),
+        "nan_step": p.nan_step is None or (begun and _counts(p.nan_step) and p.epoch * whole < p.nan_step <= p.step),
+        "seconds": isinstance(p.seconds, float) and 0 <= p.seconds < math.inf,
+        "monitor": p.monitor is None or isinstance(p.monitor, str),
+        "larger": isinstance(p.larger, bool),
+        "best": p.best is None or (isinstance(p.best, float) and math.isfinite(p.best)),
+        "best_epoch": _counts(p.best_epoch) and p.best_epoch <= p.epoch and (p.best_epoch > 0) == (p.best is not None),
+        "rows": isinstance(p.rows, list) and len(p.rows) <= p.epoch and all(r == NO_ROW or _counts(r) for r in p.rows),
+    }
+    assert rules.keys() == {f.name for f in fields(Position)}
+    return next((f"{name} cannot be {getattr(p, name)!r}" for name, fits in rules.items() if not fits), "")
+
+
+def _counts(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 def hashed(about: str, digest: str) -> Identity:

@@ -12,15 +12,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import DivergedError, InputError, StateError, checked_flag, checked_integer, did_you_mean
-from compiler.training.log import Log, Row, check_log, read_log
+from compiler.errors import (
+    DivergedError,
+    InputError,
+    StateError,
+    checked_call,
+    checked_flag,
+    checked_integer,
+    checked_path,
+    did_you_mean,
+    shown,
+)
+from compiler.runtime.files import remove_parts
+from compiler.training.log import Log, Row, check_log, mark, read_log
+from compiler.training.position import NO_ROW
 from compiler.training.trainer import Epoch, Progress, Trainer, column
 
 CHECKPOINT, BEST, LAST, LOG = "checkpoint.safetensors", "best.onnx", "last.onnx", "log.csv"
 """Files of a run; with another name for the log, the last one is not."""
-
-UNFINISHED = (".onnxc-*.part", ".tmp??????")
-"""Files that a killed process was writing: ours, and those of safetensors, which has its own before it renames it."""
 
 
 class Run:
@@ -56,21 +65,22 @@ class Run:
         early_stop: int | None = None,
         stop_on_nan: bool = False,
     ) -> None:
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else Path(checked_path("folder", folder))
         self.ended: str | None = None
         self.rows: list[Row] = []
-        self._resume, self._every = resume, every
-        self._monitor, self._monitor_max = monitor, monitor_max
-        self._early_stop, self._stop_on_nan = early_stop, stop_on_nan
-        for name, value in (("every", every), ("early_stop", early_stop)):
-            if value is not None:
-                checked_integer(name, value)
-        for name, flag in (("resume", resume), ("monitor_max", monitor_max), ("stop_on_nan", stop_on_nan)):
-            checked_flag(name, flag)
+        self._resume, self._monitor_max = checked_flag("resume", resume), checked_flag("monitor_max", monitor_max)
+        self._stop_on_nan = checked_flag("stop_on_nan", stop_on_nan)
+        self._every = None if every is None else checked_integer("every", every)
+        self._early_stop = None if early_stop is None else checked_integer("early_stop", early_stop)
+        if monitor is not None and not isinstance(monitor, str):
+            raise InputError(f"monitor must be the name of a metric, or 'loss', not {shown(monitor)}")
+        self._monitor = monitor
         if self.folder is None and (resume or every):
             raise InputError("checkpoints need a folder: give one to write them to, and to resume from")
         self._unlock: weakref.finalize[..., Any] | None = None
-        self.log = Path(log) if log is not None else None if self.folder is None else self.folder / LOG
+        self.log = (
+            Path(checked_path("log", log)) if log is not None else None if self.folder is None else self.folder / LOG
+        )
         if self.log is not None:
             check_log(self.log)
         if self.folder is not None:
@@ -89,7 +99,11 @@ class Run:
 
     def _check(self, folder: Path) -> None:
         """InputError: the folder is not for this run, by what is in it."""
-        if folder.exists() and not folder.is_dir():
+        try:
+            there_is = folder.exists()
+        except OSError as e:
+            raise InputError(f"folder: {str(folder)!r} cannot be one: {e.strerror}") from e
+        if there_is and not folder.is_dir():
             raise InputError(f"{str(folder)!r} is a file: a run needs a folder")
         found = [path for name in (CHECKPOINT, BEST, LAST) if (path := folder / name).exists()]
         if odd := [path for path in found if not path.is_file()]:
@@ -118,10 +132,12 @@ class Run:
             raise InputError(f"the folder {str(folder)!r} cannot be written")
         weakref.finalize(self, _remove_empty, made)
         self._lock(folder)
-        for pattern in UNFINISHED:
-            for part in folder.glob(pattern):
-                with suppress(OSError):
-                    part.unlink()
+        ours = [folder / name for name in (CHECKPOINT, BEST, LAST, f"{BEST}.data", f"{LAST}.data")]
+        for path in (
+            *ours,
+            *([self.log] if self.log is not None and self.log.resolve().parent == folder.resolve() else ()),
+        ):
+            remove_parts(path)  # of a process that was killed
 
     def _lock(self, folder: Path) -> None:
         """Make a folder ours until training or the process ends, or the run is forgotten. InputError: it is taken."""
@@ -151,17 +167,24 @@ class Run:
         training ends. note: called with texts about files that the run had, and that are not there any more. Errors as
         for `Trainer.run` and `Trainer.resume`; StateError: the run has another monitor; DivergedError; OSError.
         """
+        _check_trainer(trainer)
+        epochs = checked_integer("epochs", epochs)
+        for name, call in (("progress", progress), ("stop", stop), ("note", note)):
+            checked_call(name, call)
+        return self._locked(trainer, epochs, progress, stop, note)
+
+    def _locked(self, trainer: Trainer, *arguments: Any) -> Iterator[Epoch]:
         if self.folder is not None and self._unlock is not None and not self._unlock.alive:
             self._lock(self.folder)  # it was given back after the last time
         try:
-            yield from self._train(trainer, epochs, progress, stop, note)
+            yield from self._train(trainer, *arguments)
         finally:
             if self._unlock is not None:
                 self._unlock()
 
     def check_monitor(self, trainer: Trainer) -> None:
         """InputError now, rather than when training begins: what decides which epoch is best is not measured."""
-        self._monitored(trainer)
+        self._monitored(_check_trainer(trainer))
 
     def _train(
         self,
@@ -176,7 +199,7 @@ class Run:
             assert self.checkpoint is not None
             trainer.resume(self.checkpoint)
             then = trainer.position
-            if then.monitor is not None and (then.monitor, then.larger) != (monitor, larger):
+            if None not in (then.monitor, monitor) and (then.monitor, then.larger) != (monitor, larger):
                 raise StateError(
                     f"{str(self.folder)!r} is a run whose best epoch is that of the {_extreme(then.larger)} "
                     f"{then.monitor!r}, now it were that of the {_extreme(larger)} {monitor!r}"
@@ -186,7 +209,7 @@ class Run:
         log = None
         if self.log is not None:
             log = Log(self.log, list(Epoch(0, 0, 0, None, dict.fromkeys(trainer.metrics, 0.0)).record()))
-            log.begin(at.epoch)
+            log.begin(at.rows)
             self.rows = read_log(self.log)
         if note is not None:
             for text in self._lost(trainer):
@@ -247,6 +270,7 @@ class Run:
                 trainer.step.export(self.folder / name)
         if log is not None:
             log.append(row)
+        at.rows += [NO_ROW] * (epoch.number - 1 - len(at.rows)) + [mark(row)]
         self.rows.append(row)
         self._save(trainer)
 
@@ -259,15 +283,32 @@ class Run:
         at = trainer.position
         return self._early_stop is not None and at.epoch - at.best_epoch >= self._early_stop
 
-    def _monitored(self, trainer: Trainer) -> tuple[str, bool]:
-        """The column that decides, and whether its largest value is the best one. InputError: there is no such one."""
-        larger = {column(m): trainer.larger_is_better(m) for m in trainer.metrics} | {"loss": False}
+    def _monitored(self, trainer: Trainer) -> tuple[str | None, bool]:
+        """The column that decides, and whether its largest value is the best one. InputError: there is no such one.
+
+        None: nothing is measured, and nothing has to decide.
+        """
+        larger = {column(m): trainer.larger_is_better(m) for m in trainer.metrics}
+        larger |= {} if trainer.loss == "" else {"loss": False}
+        if not larger and self._monitor is None and self._early_stop is None:
+            return None, False
+        if not larger:
+            raise InputError(
+                "nothing tells which epoch is the best: the model has no loss, no output of its algorithm that is one "
+                "number of floating point; give validation= for metrics, or leave the best epoch out of it"
+            )
         monitor = self._monitor or next(iter(larger))
         if monitor not in larger:
             known = ", ".join(map(repr, larger))
             near = did_you_mean(monitor, larger)
             raise InputError(f"monitor: nothing is measured that is called {monitor!r}{near}: there are {known}")
         return monitor, larger[monitor] or self._monitor_max
+
+
+def _check_trainer(trainer: Any) -> Trainer:
+    if not isinstance(trainer, Trainer):
+        raise InputError(f"trainer must be a Trainer, not {shown(trainer)}")
+    return trainer
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:

@@ -6,22 +6,36 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 
 from compiler.api import checked_threads, loaded
-from compiler.errors import DivergedError, InputError, RefusedError, checked_flag, checked_integer, checked_seed
+from compiler.errors import (
+    DivergedError,
+    InputError,
+    NoMemoryError,
+    RefusedError,
+    checked_call,
+    checked_flag,
+    checked_integer,
+    checked_path,
+    checked_seed,
+    shown,
+)
 from compiler.fitting import checked_limit
 from compiler.frontend import Source
 from compiler.frontend.attempts import trial_dims
 from compiler.frontend.files import Model
 from compiler.frontend.types import InputType
+from compiler.ir.types import FLOATS
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import Options, Specializations, as_typed
-from compiler.training.data import Dataset
+from compiler.training.data import Dataset, sampled
 from compiler.training.metrics import Metrics, losses_among
 from compiler.training.position import (
     Identity,
@@ -82,17 +96,19 @@ def column(metric: str) -> str:
 class Trainer:
     """A step function with the arrays that it trains on, `batch` samples at a time.
 
-    data: one array for each input of the step, samples along the first axis; NumPy arrays, memory maps, or whatever
-    offers its memory by array interface or DLPack: nothing is copied. Arrays may be of another type whose values the
-    model's type holds exactly. validation: data for the metrics, measured after each epoch. metrics: their names; by
-    default accuracy for integer labels, else mean absolute error. batch: by default the model's fixed size, or 32; the
+    data: one array for each input of the step, samples along the first axis (`data.sampled` tells of which inputs; the
+    others have one array for all samples); NumPy arrays, memory maps, or whatever offers its memory by array interface
+    or DLPack: nothing is copied. Arrays may be of another type whose values the model's type holds exactly. validation:
+    data for the metrics, measured after each epoch. metrics: their names; by default accuracy for integer labels, else
+    mean absolute error. batch: by default the model's fixed size, or 32; the
     last batch of an epoch may be smaller where the size is not fixed, else it is left out. shuffle: whether each epoch
     has an order of its own, drawn from the seed; else samples come as they lie in memory. dims: of symbols that do not
     count samples. Other arguments as for `compiler.compile`. initialize: run the model's initialization first.
     compiling: called with the trainer when all is known to fit, before anything is compiled.
 
     step: the StepFunction. position: where training stands. unused: arrays of the data that the model does not take.
-    notes: what is allowed, but may not be meant. InputError: data that does not fit the model, or no initialization.
+    notes: what is allowed, but may not be meant. loss: the output that is its loss, "" if there is none, None while it
+    is not known. InputError: data that does not fit the model, or no initialization.
     CompileError.
     """
 
@@ -118,11 +134,17 @@ class Trainer:
     ) -> None:
         seed, threads, limit = checked_seed(seed), checked_threads(threads), checked_limit(memory_limit)
         batch = None if batch is None else checked_integer("batch", batch)
-        flags = {"straight_through": straight_through, "initialize": initialize, "shuffle": shuffle}
-        for name, value in flags.items():
-            checked_flag(name, value)
+        checked_call("compiling", compiling)
+        if not isinstance(model, onnx.ModelProto | bytes | bytearray | memoryview | str | os.PathLike):
+            raise InputError(f"the model must be a path, the bytes of a file or a ModelProto, not {shown(model)}")
+        straight_through = checked_flag("straight_through", straight_through)
+        initialize, shuffle = checked_flag("initialize", initialize), checked_flag("shuffle", shuffle)
         source, fixed = loaded(model, dims, static, max_trip)
+        if validation is not None and not isinstance(validation, Mapping):
+            raise InputError(f"validation must be a mapping from names of inputs to arrays, not {shown(validation)}")
         inputs = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in fixed}
+        algorithm = None if algorithm is None else int(algorithm)
+        max_trip = source.max_trip
         if not source.algorithms:
             raise InputError(
                 "the model has no training_info, so there is nothing to train: `onnxc make-training` makes a training "
@@ -130,8 +152,6 @@ class Trainer:
             )
         if metrics is not None and validation is None:
             raise InputError("metrics are measured on validation data, and there is none: give validation=")
-        self._data = Dataset(data, inputs, source.defaults, "the data")
-        self.unused = sorted(set(data) - set(inputs), key=str)
         self._seed, self._shuffle = seed, shuffle
         known = source.sizes(dims or {})
         sizes = {
@@ -140,7 +160,10 @@ class Trainer:
             for d, k in zip(source.inputs[n].dims, a.shape, strict=False)
             if isinstance(d, str)
         } | known
-        self.batch, self._whole = _batch_size([inputs[n] for n in self._data.names], sizes, batch)
+        self._data = Dataset(data, inputs, source.defaults, "the data", sampled(inputs, sizes))
+        self.unused = sorted(set(data) - set(inputs), key=str)
+        self.batch, self._whole = _batch_size([inputs[n] for n in sorted(self._data.samples)], sizes, batch)
+        seen = self._data.sizes(sizes)
         if initialize and not source.initializes(algorithm):
             raise InputError("the model has no initialization graph to run: train without, from the values in the file")
         self.notes = [] if source.updated_by(algorithm) else ["the model updates nothing: there is no update_binding"]
@@ -155,19 +178,33 @@ class Trainer:
         work = Specializations(source, options)
         self.step = StepFunction(work, work.initial())
         arrays = {n: as_typed(source, n, a) for n, a in fixed.items()}
-        attempt = source.attempt(trial_dims(source, self.batch, known, arrays), arrays, algorithm)
+        some = self.batch if self._whole else min(self.batch, len(self._data))
+        attempt = source.attempt(
+            trial_dims(source, some, {s: seen[s] for s in seen if s in source.symbols}, arrays), arrays, algorithm
+        )
         if attempt.report:
             work.warm_up()  # it raises, with all that is wrong, unless other sizes are right
+        self.loss: str | None = None
         if not attempt.report and attempt.needs is None:
-            self.notes += untrained(attempt.graphs["step"], straight_through)
+            graph = attempt.graphs["step"]
+            self.notes += untrained(graph, straight_through)
+            types = {n: graph.type(v) for n, v in graph.outputs.items() if outputs is None or n in outputs}
+            scalars = [n for n, t in types.items() if t.size == 1 and t.dtype in FLOATS]
+            self.loss = next(iter(losses_among(scalars, source, algorithm)), "")
         self._metrics: Metrics | None = None
         if validation is not None:
             self._metrics = Metrics(
-                metrics, validation, step=self.step, source=source, batch=self.batch, algorithm=algorithm, static=fixed
+                metrics,
+                validation,
+                step=self.step,
+                source=source,
+                batch=self.batch,
+                algorithm=algorithm,
+                static=fixed,
+                bound=sizes,
             )
             self.notes += self._metrics.notes
         self.position = Position()
-        self._loss: str | None = None  # which output it is, once there are some
         self._about: dict[str, Any] = {
             "batch": self.batch, "seed": seed, "shuffling": shuffle, "algorithm": algorithm,
             "straight-through": straight_through, "max_trip": max_trip, "dims": known,
@@ -208,6 +245,8 @@ class Trainer:
         once it is true, and another `run` goes on from there. stop_on_nan: end with a DivergedError if the loss is not
         finite, else it is noted in the epoch. InputError: an index out of range, say; the step then changed nothing.
         """
+        checked_call("progress", progress)
+        checked_call("stop", stop)
         return self._epochs(checked_integer("epochs", epochs), progress, stop, checked_flag("stop_on_nan", stop_on_nan))
 
     def _epochs(
@@ -217,7 +256,8 @@ class Trainer:
         while at.epoch < epochs:
             began = time.monotonic() - at.seconds
             for rows, count in self._batches(at.epoch + 1, at.samples):
-                loss = self._step(rows)
+                with self._fitting("a step"):
+                    loss = self._step(rows)
                 at.samples += count
                 at.step += 1
                 at.seconds = time.monotonic() - began
@@ -231,7 +271,8 @@ class Trainer:
                     progress(at.epoch + 1, at.samples, loss)
                 if stop is not None and stop():
                     return
-            measured = self._metrics() if self._metrics else {}
+            with self._fitting("the validation"):
+                measured = self._metrics() if self._metrics else {}
             seconds = time.monotonic() - began
             mean = None if at.total is None else at.total / at.samples
             epoch = Epoch(at.epoch + 1, at.step, at.samples, mean, measured, seconds, at.nan_step)
@@ -254,14 +295,23 @@ class Trainer:
         try:
             outputs = self.step(self._data.rows(rows))
         except RefusedError as e:
-            if not e.index:
+            if not e.index or e.input not in self._data.samples:
                 raise
             sample = int(np.arange(len(self._data))[rows][e.index[0]])
             raise RefusedError(e.what, e.input, e.index, e.value, sample) from None
-        if self._loss is None:
+        if self.loss is None:
             scalars = [n for n, a in outputs.items() if a.size == 1 and a.dtype.kind == "f"]
-            self._loss = next(iter(losses_among(scalars, self._source, self._algorithm)), "")
-        return float(outputs[self._loss].reshape(())) if self._loss else None
+            self.loss = next(iter(losses_among(scalars, self._source, self._algorithm)), "")
+        return float(outputs[self.loss].reshape(())) if self.loss else None
+
+    @contextmanager
+    def _fitting(self, what: str) -> Iterator[None]:
+        """Say of memory that there is none of what takes less."""
+        try:
+            yield
+        except MemoryError as e:
+            less = "make the model with a smaller batch" if self._whole else "give a smaller batch="
+            raise NoMemoryError(f"{what} of {self.batch} samples: {str(e) or 'out of memory'}; {less}") from e
 
     def identity(self) -> Identity:
         """What must be the same for a checkpoint to go on with the same bits: the model, the data, the options."""
@@ -280,7 +330,7 @@ class Trainer:
 
         It is a file of `step.save` as well. OSError.
         """
-        save_checkpoint(path, self.step.state, self.position, self.identity())
+        save_checkpoint(checked_path("path", path), self.step.state, self.position, self.identity())
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint, also in the middle of an epoch, with the same bits as without a break.
@@ -288,7 +338,8 @@ class Trainer:
         threads may be others. StateError: it is damaged, or of a training with another model, data, batch, seed or
         other options: all differences are told, and nothing is changed.
         """
-        self.position = load_checkpoint(path, self.step.state, self.identity())
+        path = checked_path("path", path)
+        self.position = load_checkpoint(path, self.step.state, self.identity(), self.samples, self.batch)
 
 
 def _batch_size(types: Sequence[InputType], dims: dict[str, int], batch: int | None) -> tuple[int, bool]:
@@ -296,10 +347,13 @@ def _batch_size(types: Sequence[InputType], dims: dict[str, int], batch: int | N
     first = {d if isinstance(d, int) else dims.get(d) for t in types for d in t.dims[:1]}
     fixed = {n for n in first if n is not None}
     if len(fixed) > 1:
-        raise InputError(f"the model takes different numbers of samples of its inputs: {sorted(fixed)}")
+        raise InputError(
+            f"the model takes different numbers of samples of its inputs: {sorted(fixed)}; bind what is the same for "
+            "all samples by static="
+        )
     for size in fixed:
         if batch not in (None, size):
-            raise InputError(f"the model's batch size is fixed at {size}: train with --batch {size}")
+            raise InputError(f"the model's batch size is fixed at {size}, so it cannot be {batch}: leave batch= out")
         return size, True
     return batch or DEFAULT_BATCH, False
 

@@ -18,6 +18,7 @@ import pytest
 from onnx import numpy_helper
 
 from compiler import make_training_model
+from compiler.runtime.step import StepFunction
 from compiler.training import read_log
 from tests.command.running import Done, refused
 from tests.frontend.small import LINEAR, STEP, UPDATES, make_model, training_info
@@ -182,7 +183,7 @@ def test_data_that_does_not_fit(onnxc: Callable[..., Done], folder: Path) -> Non
     check("no samples in the data", x=x[:0], t=t[:0])
     check("array 'x' of the data has shape [50, 3, 1]: the model takes f32[N,3]", x=x[..., None], t=t)
     check("array 'x' of the data has shape []: the model takes f32[N,3]", x=np.float32(3), t=t)
-    check("input 'x' has shape [32, 2], the model takes f32[N,3]", x=x[:, :2], t=t)
+    check("array 'x' of the data has shape [50, 2], with 2 at axis 1: the model takes f32[N,3]", x=x[:, :2], t=t)
     check("array 't' of the data is complex64: the model takes float32, which cannot hold its values", x=x, t=t + 1j)
     check("array 'x' of the data is <U", x=x.astype(str), t=t)
     check("it holds Python objects, which are not loaded", x=x.astype(object), t=t)
@@ -254,10 +255,27 @@ def test_a_fixed_batch_size(onnxc: Callable[..., Done], folder: Path) -> None:
     row = json.loads(done.out)
     assert row["accuracy"] * 20 == pytest.approx(round(row["accuracy"] * 20))
     assert json.loads(onnxc(*command, "--batch", 6).out) == row | {"seconds": ANY}
-    refused(onnxc(*command, "--batch", 5), "the model's batch size is fixed at 6: train with --batch 6")
+    refused(onnxc(*command, "--batch", 5), "batch size is fixed at 6, so it cannot be 5: leave --batch out")
     np.savez(folder / "few.npz", x=np.ones((5, 4), np.float32), label=np.zeros(5, np.int64))
     few = onnxc("train", folder / "tiny.onnx", "--data", folder / "few.npz")
     refused(few, "5 samples do not fill one batch of 6, the model's fixed size")
+
+
+def test_what_a_remedy_is_called(onnxc: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an option of the command, not in an argument of Python."""
+    step = STEP.replace("float[N,1] t", "float[4,1] t")
+    onnx.save(make_model(LINEAR, training_info(step, UPDATES)), folder / "half.onnx")
+    done = onnxc("train", folder / "half.onnx", "--data", folder / "train.npz")
+    refused(done, "the same for all samples", "here or by --static, or, if they are, the size of the model's other")
+    assert done.err.endswith(" by --dim\n")
+    assert onnxc("train", folder / "half.onnx", "--data", folder / "train.npz", "--dim", "N=4").code == 0
+
+    def none(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(StepFunction, "__call__", none)
+    done = onnxc("train", folder / "linear.onnx", "--data", folder / "train.npz")
+    refused(done, "error: a step of 32 samples: out of memory; give a smaller --batch\n")
 
 
 def test_models_that_cannot_be_trained(onnxc: Callable[..., Done], folder: Path) -> None:

@@ -21,7 +21,7 @@ from compiler.command import progress
 from compiler.command.signals import Signals, Stopped, caught
 from compiler.training import Run, Trainer, read_arrays
 from tests.command.running import ROOT, Done, refused
-from tests.frontend.small import LINEAR, STEP, make_model, training_info
+from tests.frontend.small import LINEAR, STEP, UPDATES, make_model, training_info
 
 FILES = {"best.onnx", "checkpoint.safetensors", "last.onnx", "log.csv"}
 
@@ -70,6 +70,39 @@ def test_early_stop(onnxc: Callable[..., Done], folder: Path) -> None:
     again = onnxc("train", folder / "linear.onnx", *data, *run, "--monitor", "mae", "--monitor-max", "--resume")
     assert (again.code, again.out) == (0, "")
     assert again.err.endswith("note: stopped after epoch 3: mae was best in epoch 1\n")
+
+
+def test_a_model_without_a_loss(onnxc: Callable[..., Done], folder: Path) -> None:
+    """It trains; what needs to know which epoch is the best is told before anything is compiled."""
+    step = STEP.replace("float loss, ", "float[N,1] e, ")
+    onnx.save(make_model(LINEAR, training_info(step, UPDATES)), folder / "lossless.onnx")
+    command = ["train", folder / "lossless.onnx", "--data", folder / "train.npz", "--epochs", 3]
+    done = onnxc(*command, "--run", folder / "run")
+    assert (done.code, done.out.count("epoch  ")) == (0, 0), done
+    assert sorted(os.listdir(folder / "run")) == ["checkpoint.safetensors", "last.onnx", "log.csv"]
+    assert onnxc(*command, "--run", folder / "run", "--resume").code == 0
+    done = onnxc(*command, "--early-stop", 1)
+    refused(done, "error: nothing tells which epoch is the best: the model has no loss", "give --eval for metrics")
+    assert "compiling" not in done.err
+    evaluated = onnxc(*command, "--early-stop", 1, "--eval", folder / "test.npz", "--monitor", "loss")
+    refused(evaluated, "--monitor: nothing is measured that is called 'loss'", "there are 'mae'")
+
+
+def test_a_loss_that_was_never_finite(onnxc: Callable[..., Done], folder: Path) -> None:
+    np.savez(folder / "bad.npz", x=np.full((40, 3), 3e38, np.float32), t=np.ones((40, 1), np.float32))
+    done = onnxc("train", folder / "linear.onnx", "--data", folder / "bad.npz", "--epochs", 5, "--early-stop", 2)
+    assert done.err.endswith("note: stopped after epoch 2: loss was never finite\n")
+
+
+def test_a_log_that_was_edited(onnxc: Callable[..., Done], folder: Path) -> None:
+    command = ["train", folder / "linear.onnx", "--data", folder / "train.npz", "--run", folder / "run", "--epochs"]
+    assert onnxc(*command, 2).code == 0
+    log = folder / "run" / "log.csv"
+    log.write_text(log.read_text() + log.read_text().splitlines(keepends=True)[-1])
+    refused(
+        onnxc(*command, 3, "--resume"), f"error: '{log}' has in line 4 not what the run wrote: was it edited, or is"
+    )
+    assert log.read_text().count("\n") == 4
 
 
 @pytest.fixture

@@ -150,12 +150,17 @@ class Interpreted:
 
 
 def made(
-    model: onnx.ModelProto, data: Mapping[str, Any], names: Sequence[str] | None = None, batch: int = 2
+    model: onnx.ModelProto,
+    data: Mapping[str, Any],
+    names: Sequence[str] | None = None,
+    batch: int = 2,
+    bound: Mapping[str, int] | None = None,
 ) -> tuple[Metrics, Interpreted]:
     source = load(model)
     step = Interpreted(source)
     any_step: Any = step
-    return Metrics(names, data, step=any_step, source=source, batch=batch, algorithm=None, static={}), step
+    known: dict[str, Any] = {"algorithm": None, "static": {}, "bound": bound}
+    return Metrics(names, data, step=any_step, source=source, batch=batch, **known), step
 
 
 X = np.array([[3, 1, 0], [0, 2, 1], [1, 0, 0], [0, 0, 1], [2, 1, 1]], np.float32)
@@ -205,7 +210,7 @@ def test_a_fixed_batch_leaves_the_rest_out_of_scalars() -> None:
 
 def test_a_size_that_is_written_into_the_graph_counts_as_fixed() -> None:
     nodes = "n = Constant <value_ints = [2, 3]> () z = Reshape (x, n) y = Mul (z, w)"
-    metrics, _ = made(training(nodes, target="label"), {"x": X, "label": LABEL}, ["loss"])
+    metrics, _ = made(training(nodes, target="label"), {"x": X, "label": LABEL}, ["loss"], bound={"N": 2})
     assert metrics() == pytest.approx({"loss": LOG[:4].mean()}, rel=1e-6)
     assert len(metrics.notes) == 1
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import onnxruntime
 import pytest
 
 import compiler
+from compiler.runtime.files import replacing
 from compiler.training import Epoch, Run, Trainer, draw_curve, read_log
 from compiler.training.curve import check_plot
 from compiler.training.log import Log
@@ -245,6 +247,59 @@ def test_the_log_is_cut_back(suffix: str, tmp_path: Path) -> None:
                      "another name"]  # fmt: skip
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_log_that_is_not_what_was_written(suffix: str, tmp_path: Path) -> None:
+    """It is told, and kept as it is: what a log says is what the run did."""
+    log = tmp_path / f"log.{suffix}"
+    list(Run(tmp_path, log=log).train(trainer(), 3))
+    before = log.read_text()
+    head, first, second, third = ["", *before.splitlines(keepends=True)][-4:]
+    loss = str(read_log(log)[1]["loss"])
+    checkpoint = (tmp_path / "checkpoint.safetensors").read_bytes()
+    for rows, at in (
+        ((first, second, second, third), 3),  # doubled
+        ((first, third, second), 3),
+        ((first, second.replace(loss, "0.5"), third), 2),
+        ((first, second[:9] + "\n", third), 2),
+        ((first, "\n", second, third), 2),
+        ((first, "hello\n"), 2),
+        ((third.replace("3", "0", 1), first), 1),
+        ((first, second.replace(loss, "9" * 400), third), 2),
+    ):
+        log.write_text(head + "".join(rows))
+        edited = log.read_bytes()
+        line = at + (suffix == "csv")
+        with pytest.raises(compiler.StateError, match=f"has in line {line} not what the run wrote: was it edited, or"):
+            list(Run(tmp_path, log=log, resume=True).train(trainer(), 4))
+        assert log.read_bytes() == edited
+        assert (tmp_path / "checkpoint.safetensors").read_bytes() == checkpoint
+    log.write_text(head + second + third)  # rows that are missing are told, and tell nothing wrong
+    notes: list[str] = []
+    run = Run(tmp_path, log=log, resume=True)
+    list(run.train(trainer(), 3, note=notes.append))
+    assert [r["epoch"] for r in run.rows] == [2, 3]
+    assert "has no rows of 1 of the 3 epochs before" in notes[0]
+
+
+def test_a_log_of_another_run(tmp_path: Path) -> None:
+    """An old log is no part of a run that begins in the middle of a training."""
+    list(Run(tmp_path / "old").train(trainer(seed=5), 2))
+    work = trainer()
+    list(work.run(2))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log.csv").write_bytes((tmp_path / "old" / "log.csv").read_bytes())
+    list(Run(tmp_path / "run").train(work, 3))
+    assert [r["epoch"] for r in read_log(tmp_path / "run" / "log.csv")] == [3]
+    work = trainer()
+    run = Run(tmp_path / "run", resume=True)
+    assert [e.number for e in run.train(work, 4)] == [4]
+    assert [r["epoch"] for r in run.rows] == [3, 4]
+    del run
+    (tmp_path / "run" / "log.csv").write_bytes((tmp_path / "old" / "log.csv").read_bytes())
+    with pytest.raises(compiler.StateError, match="has in line 2 not what the run wrote"):
+        list(Run(tmp_path / "run", resume=True).train(trainer(), 5))
+
+
 def test_a_best_model_that_was_removed(tmp_path: Path) -> None:
     notes: list[str] = []
     list(Run(tmp_path).train(scripted("loss", 0.2, 0.3, 0.4, 0.1), 2, note=notes.append))
@@ -271,6 +326,13 @@ def test_another_monitor_or_log(tmp_path: Path) -> None:
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
+def part_of(path: Path) -> Path:
+    """What a killed process may leave of writing a file; it is not there."""
+    with suppress(RuntimeError), replacing(path) as part:
+        raise RuntimeError
+    return part
+
+
 def test_whose_a_folder_is(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(compiler.InputError, match=r"there is no checkpoint in '.*run' to resume from: start without"):
@@ -283,20 +345,27 @@ def test_whose_a_folder_is(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
     assert "another run is at work in" in done.stdout
-    for name in (".onnxc-0123.part", ".tmpab12CD"):
-        (folder / name).write_bytes(b"of a process that was killed")
+    for name in FILES:
+        left = part_of(folder / name)
+        left.write_bytes(b"of a process that was killed")
+        left.with_name(f"{left.name}.d").mkdir()
+        (left.with_name(f"{left.name}.d") / ".tmpab12CD").touch()
+    others = part_of(folder / "mine.onnx")
+    kept = {".onnxc-0123.part", ".tmpab12CD", f"{left.name}.txt", f"x{left.name}", others.name}
+    for name in kept:
+        (folder / name).touch()
     work = trainer()
     list(run.train(work, 1))
     with pytest.raises(compiler.InputError, match="holds a run already: go on with it by resume=True, or use another"):
         Run(folder)
     other = Run(folder, resume=True)  # the first one has ended
-    assert sorted(os.listdir(folder)) == FILES
+    assert sorted(os.listdir(folder)) == sorted([*FILES, *kept])
     with pytest.raises(compiler.InputError, match="another run is at work in"):
         next(run.train(work, 2))
     del other
     assert [e.number for e in run.train(work, 2)] == [2]
     assert [r["epoch"] for r in read_log(folder / "log.csv")] == [1, 2]
-    assert sorted(os.listdir(folder)) == FILES
+    assert sorted(os.listdir(folder)) == sorted([*FILES, *kept])
     (tmp_path / "file").touch()
     with pytest.raises(compiler.InputError, match="is a file: a run needs a folder"):
         Run(tmp_path / "file")

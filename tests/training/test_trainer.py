@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from safetensors.numpy import save_file
 
 import compiler
+from compiler.frontend.types import InputType
+from compiler.runtime.checkpoint import save_state
+from compiler.runtime.step import StepFunction
 from compiler.training import Trainer
+from compiler.training.data import sampled
+from compiler.training.position import save_checkpoint
 from tests.frontend.small import LINEAR, STEP, UPDATES, linear, make_model, training_info
 from tests.models import tiny
 from tests.test_api import bits
@@ -72,10 +79,15 @@ def test_what_fixes_the_batch() -> None:
     assert (bound.batch, bound.samples) == (6, 18)
     assert len(list(bound.run(2))) == 2
     for model, dims in ((tiny(batch=6), {}), (tiny(), {"N": 6})):
-        with pytest.raises(compiler.InputError, match="the model's batch size is fixed at 6: train with --batch 6"):
+        with pytest.raises(compiler.InputError, match=r"batch size is fixed at 6, so it cannot be 7: leave batch= out"):
             Trainer(model, DATA, batch=7, dims=dims)
     two = make_model(LINEAR, training_info(STEP.replace("float[N,1] t", "float[4,1] t"), UPDATES))
-    assert Trainer(two, {"x": np.ones((9, 3), np.float32), "t": np.ones((9, 1), np.float32)}).batch == 4
+    data = {"x": np.ones((9, 3), np.float32), "t": np.ones((9, 1), np.float32)}
+    assert Trainer(two, data, dims={"N": 4}).batch == 4
+    with pytest.raises(
+        compiler.InputError, match=r"'t' of the data has shape \[9, 1\]: the model takes f32\[4,1\], the sa"
+    ):
+        Trainer(two, data)
 
 
 def test_one_algorithm_of_several() -> None:
@@ -196,14 +208,159 @@ def test_checkpoints_that_are_damaged(tmp_path: Path) -> None:
     for damaged in (b"", whole[:5], whole[:-1], b"hello" * 100):
         path.write_bytes(damaged)
         refused("is no state that onnxc saved")
-    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
-    refused("is damaged: its numbers are not those that were written")
-    path.write_bytes(whole.replace(b'"epoch', b'"apoch').replace(b'epoch\\"', b'apoch\\"'))
-    refused("is a damaged checkpoint, or of another version of onnxc")
     trainer.step.save(path)
     refused("holds a state, but not where a training stands: read it with step.load")
     path.unlink()
     refused("there is no file")
+
+
+def test_each_bit_of_a_checkpoint_counts(tmp_path: Path) -> None:
+    """Of the position as well as of the numbers: one that is another is told, unless it says nothing."""
+    path = tmp_path / "c.safetensors"
+    trainer = Trainer(tiny(), DATA, batch=8)
+    list(trainer.run(1))
+    trainer.save(path)
+    whole, before, at = path.read_bytes(), bits(trainer.step.state), trainer.position
+    head = 8 + int.from_bytes(whole[:8], "little")
+    bit = RANDOM.integers(0, 8, head)  # of each byte; all of them were tried as well, which takes a while
+    places = [*(8 * np.arange(head) + bit).tolist(), *RANDOM.integers(8 * head, 8 * len(whole), 200).tolist()]
+    harmless = set()
+    for place in places:
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            trainer.resume(path)
+        except compiler.StateError:
+            pass
+        else:
+            harmless.add(place // 8)
+        assert bits(trainer.step.state) == before
+        assert trainer.position == at
+    assert {whole[i] for i in harmless} <= {ord(" ")}  # the header is filled up with them
+
+
+def test_positions_that_cannot_be(tmp_path: Path) -> None:
+    """What a checkpoint says must fit the training, whoever wrote it."""
+    path = tmp_path / "c.safetensors"
+    trainer = Trainer(tiny(), DATA, batch=8)
+    list(trainer.run(1))
+    middle = replace(trainer.position, samples=8, step=4, total=1.0)
+    wrong: list[tuple[str, Any]] = [
+        ("epoch", -1), ("epoch", True), ("epoch", 1.0), ("samples", 28), ("samples", 7), ("samples", -8), ("step", 5),
+        ("step", -1), ("total", "1"), ("total", 2), ("nan_step", 5), ("nan_step", 3), ("seconds", float("nan")),
+        ("seconds", float("inf")), ("seconds", -1.0), ("monitor", 3), ("larger", 1), ("best", float("nan")),
+        ("best", 10**400), ("best_epoch", 2), ("best_epoch", 1), ("rows", [1, 2]), ("rows", ["a"]), ("rows", 3),
+    ]  # fmt: skip
+    for name, value in wrong:
+        changes: dict[str, Any] = {name: value}
+        save_checkpoint(path, trainer.step.state, replace(middle, **changes), trainer.identity())
+        with pytest.raises(compiler.StateError, match="is a damaged checkpoint, or of another version of onnxc: "):
+            trainer.resume(path)
+        assert trainer.position.samples == 0
+    for position, message in (
+        ("3", "damaged checkpoint"), ("[", "damaged checkpoint"), ('{"apoch": 1}', "damaged checkpoint"),
+    ):  # fmt: skip
+        save_state(path, trainer.step.state, {"position": position, "training": "{}"})
+        with pytest.raises(compiler.StateError, match=message):
+            trainer.resume(path)
+    save_checkpoint(path, trainer.step.state, middle, trainer.identity())
+    trainer.resume(path)
+    assert trainer.position == middle
+    old = {"position": json.dumps(asdict(middle)), "training": "{}", "checksum": "00000000"}
+    save_file(dict(trainer.step.state), path, {"onnxc": json.dumps(old)})
+    with pytest.raises(compiler.StateError, match="has no checksum: it is damaged, or of another version of onnxc"):
+        trainer.resume(path)
+    trainer.step.load(path)  # files of other programs have none
+
+
+def test_a_state_that_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    step = compiler.compile(tiny())
+    step.save(path)
+    whole, before = path.read_bytes(), bits(step.state)
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    with pytest.raises(compiler.StateError, match="is damaged: its contents are not those that were written; use ano"):
+        step.load(path)
+    assert bits(step.state) == before
+
+
+# --- which inputs have samples ---------------------------------------------------------------------------------------
+SCALED = """scaled (float[N,3] x, float[3] scale) => (float[N,1] y) <float[3,1] w = {1, 2, 3}>
+{ scaled = Mul(x, scale) y = MatMul(scaled, w) }"""
+
+
+def test_inputs_that_are_the_same_for_all_samples() -> None:
+    step = STEP.replace('"x", "t"', '"x", "scale", "t"').replace("(w, x, t)", "(w, x, scale, t)")
+    model = make_model(SCALED, training_info(step, UPDATES))
+    x, t, scale = np.ones((9, 3), np.float32), np.ones((9, 1), np.float32), np.array([1, 2, 3], np.float32)
+    data = {"x": x, "t": t, "scale": scale}
+    given = Trainer(model, data, data, batch=4)
+    bound = Trainer(model, {"x": x, "t": t}, batch=4, static={"scale": scale})
+    assert [e.samples for e in given.run(2)] == [9, 9]
+    list(bound.run(2))
+    assert bits(given.step.state) == bits(bound.step.state)
+    with pytest.raises(compiler.InputError, match="input 'scale' is the same for all samples, so it labels none"):
+        Trainer(model, data, data, metrics=["mae:y:scale"])
+    three = Trainer(model, {n: a[:3] for n, a in data.items()}, batch=2)  # as many samples as it has elements
+    assert three.samples == 3
+    list(three.run(1))
+    message = (
+        r"array 'scale' of the data has shape \[9\]: the model takes f32\[3\], the same for all samples, .* by static="
+    )
+    with pytest.raises(compiler.InputError, match=message):
+        Trainer(model, data | {"scale": np.ones(9, np.float32)})
+    with pytest.raises(
+        compiler.InputError, match=r"'x' of the data has shape \[9, 2\], with 2 at axis 1: the model takes"
+    ):
+        Trainer(model, data | {"x": x[:, :2]}, compiling=lambda _: pytest.fail("it is told too late"))
+
+
+@pytest.mark.parametrize(
+    ("dims", "bound", "names"),
+    [
+        ({"x": ("N", 3), "scale": (3,), "rate": ()}, {}, "x"),
+        ({"x": ("N", 3), "t": ("x[0]",)}, {}, "x t"),  # dims without a name, each a symbol of its own
+        ({"x": ("N", "T"), "mask": ("T", "T")}, {}, "x"),
+        ({"x": ("N", 3), "pairs": ("N", "N")}, {}, "x pairs"),
+        ({"x": ("N", 3), "c": ("M", 3)}, {}, "x c"),
+        ({"x": ("N", 3), "c": ("M", 3)}, {"M": 5}, "x"),
+        ({"x": ("N", 3), "t": (4,), "scale": (3,)}, {"N": 4}, "x t"),
+        ({"x": (4, 3), "t": (4,)}, {}, "x t"),
+        ({"rate": ()}, {}, ""),
+    ],
+)
+def test_which_inputs_have_samples(dims: dict[str, tuple[int | str, ...]], bound: dict[str, int], names: str) -> None:
+    assert sampled({n: InputType("f32", d) for n, d in dims.items()}, bound) == set(names.split())
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+def test_a_batch_larger_than_the_data() -> None:
+    """It takes the memory of the samples, not of the batch."""
+    large = Trainer(tiny(), DATA, DATA, batch=10**15)
+    assert (large.batch, large.samples) == (10**15, 20)
+    (epoch,) = large.run(1)
+    (other,) = Trainer(tiny(), DATA, DATA, batch=20).run(1)
+    assert (epoch.loss, epoch.metrics) == (other.loss, other.metrics)
+
+
+def test_memory_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(tiny(), DATA, DATA, batch=8)
+
+    def none(*_: Any, **__: Any) -> Any:
+        raise MemoryError("Unable to allocate 9 GB")
+
+    for name, what in (("__call__", "a step"), ("evaluate", "the validation")):
+        with monkeypatch.context() as patch:
+            patch.setattr(StepFunction, name, none)
+            message = f"{what} of 8 samples: Unable to allocate 9 GB; give a smaller batch="
+            with pytest.raises(compiler.OnnxcError, match=message) as e:
+                list(trainer.run(1))
+            assert isinstance(e.value, MemoryError)
+    monkeypatch.setattr(StepFunction, "__call__", none)
+    fixed = Trainer(tiny(batch=4), DATA)
+    with pytest.raises(compiler.OnnxcError, match="Unable to allocate 9 GB; make the model with a smaller batch"):
+        list(fixed.run(1))
 
 
 def test_a_loss_that_is_not_finite() -> None:
@@ -253,7 +410,7 @@ def test_arguments_that_are_wrong() -> None:
         ({"straight_through": "no"}, "straight_through must be True or False, not 'no'"),
         (
             {"validation": DATA["x"]},
-            "the validation data must be a mapping from names of inputs to arrays, not ndarray",
+            "validation must be a mapping from names of inputs to arrays, not array",
         ),
         ({"static": 5}, "static must be a mapping from names of inputs to arrays, not int"),
         ({"algorithm": 1}, "there is no algorithm 1: the model has 1"),
