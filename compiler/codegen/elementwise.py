@@ -104,7 +104,7 @@ _simple(
 )  # fmt: skip
 _simple(NUMBER, Relu="maximum({0}, {zero})")
 _simple(NUMBER, Less="{0} < {1}", Greater="{0} > {1}", LessOrEqual="{0} <= {1}", GreaterOrEqual="{0} >= {1}")
-_simple(ANY, Equal="{0} == {1}", Where="({1} if {0} else {2})")
+_simple(ANY, Equal="{0} == {1}", Where="select({0}, {1}, {2})")
 _simple(frozenset({"bool"}), And="{0} & {1}", Or="{0} | {1}", Xor="{0} ^ {1}", Not="not {0}")
 _simple(INT, BitwiseAnd="int_and({0}, {1})", BitwiseOr="int_or({0}, {1})", BitwiseXor="int_xor({0}, {1})")
 _simple(INT, BitwiseNot="~{0}")
@@ -144,15 +144,15 @@ def _shift(f: Formula) -> str:
 def _abs(f: Formula) -> str:
     if f.result in FLOAT:
         return f.each("abs({0})")
-    return f.each("{0}" if f.result.startswith("u") else "({0} if {0} >= {zero} else int_sub({zero}, {0}))")
+    return f.each("{0}" if f.result.startswith("u") else "select({0} >= {zero}, {0}, int_sub({zero}, {0}))")
 
 
 @elementwise(NUMBER, "Sign")
 def _sign(f: Formula) -> str:
     if f.result in FLOAT:  # a NaN stays one
-        return f.each("({one} if {0} > {zero} else (-{one} if {0} < {zero} else {0} * {zero}))")
+        return f.each("select({0} > {zero}, {one}, select({0} < {zero}, -{one}, {0} * {zero}))")
     minus = f.const(-1) if not f.result.startswith("u") else f.const(0)
-    return f.each("({one} if {0} > {zero} else (" + minus + " if {0} < {zero} else {zero}))")
+    return f.each("select({0} > {zero}, {one}, select({0} < {zero}, " + minus + ", {zero}))")
 
 
 @elementwise(FLOAT | INT, "Pow")
@@ -215,34 +215,34 @@ def encoding(dtype: str, saturate: bool, mode: str) -> str:
 
 @elementwise(FLOAT, "LeakyRelu")
 def _leaky_relu(f: Formula) -> str:
-    return f.each("({0} if {0} >= {zero} else " + f.const(f.attr("alpha")) + " * {0})")
+    return f.each("select({0} >= {zero}, {0}, " + f.const(f.attr("alpha")) + " * {0})")
 
 
 @elementwise(NUMBER, "PRelu")
 def _prelu(f: Formula) -> str:
-    return f.each("({0} if {0} >= {zero} else {1} * {0})")
+    return f.each("select({0} >= {zero}, {0}, {1} * {0})")
 
 
 @elementwise(FLOAT, "Elu")
 def _elu(f: Formula) -> str:
-    return f.each("({0} if {0} >= {zero} else " + f.const(f.attr("alpha")) + " * expm1({0}))")
+    return f.each("select({0} >= {zero}, {0}, " + f.const(f.attr("alpha")) + " * expm1({0}))")
 
 
 @elementwise(FLOAT, "Selu")
 def _selu(f: Formula) -> str:
     gamma, alpha = f.const(f.attr("gamma")), f.const(f.attr("alpha"))
-    return f.each(f"{gamma} * ({{0}} if {{0}} >= {{zero}} else {alpha} * expm1({{0}}))")
+    return f.each(f"{gamma} * select({{0}} >= {{zero}}, {{0}}, {alpha} * expm1({{0}}))")
 
 
 @elementwise(FLOAT, "Celu")
 def _celu(f: Formula) -> str:
     alpha = f.const(f.attr("alpha"))
-    return f.each(f"({{0}} if {{0}} >= {{zero}} else {alpha} * expm1({{0}} / {alpha}))")
+    return f.each(f"select({{0}} >= {{zero}}, {{0}}, {alpha} * expm1({{0}} / {alpha}))")
 
 
 @elementwise(FLOAT, "ThresholdedRelu")
 def _thresholded_relu(f: Formula) -> str:
-    return f.each("({0} if {0} > " + f.const(f.attr("alpha")) + " else {zero})")
+    return f.each("select({0} > " + f.const(f.attr("alpha")) + ", {0}, {zero})")
 
 
 @elementwise(FLOAT, "HardSigmoid")
@@ -264,7 +264,7 @@ def _swish(f: Formula) -> str:
 @elementwise(NUMBER, "Shrink")
 def _shrink(f: Formula) -> str:
     lambd, bias = f.const(f.attr("lambd")), f.const(f.attr("bias"))
-    return f.each(f"({{0}} + {bias} if {{0}} < -{lambd} else ({{0}} - {bias} if {{0}} > {lambd} else {{zero}}))")
+    return f.each(f"select({{0}} < -{lambd}, {{0}} + {bias}, select({{0}} > {lambd}, {{0}} - {bias}, {{zero}}))")
 
 
 @elementwise(FLOAT, "Gelu")

@@ -30,6 +30,7 @@ from compiler.codegen.native.math import (
 )
 from compiler.codegen.native.narrow import NARROW_FLOATS, ROUND_MODES, decoder, encoder
 from compiler.codegen.native.power import power
+from compiler.codegen.native.selection import select
 from compiler.codegen.native.trig import cos, sin, tan
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import Tensor, TensorType
@@ -239,6 +240,7 @@ _NAMESPACE: dict[str, Any] = {
     "erf": erf,
     "maximum": maximum,
     "minimum": minimum,
+    "select": select,
     **{name: getattr(native, name) for name in native.__all__ if name.startswith("int_")},
     "sin": sin,
     "cos": cos,

@@ -11,6 +11,7 @@ from compiler.codegen.calls import Call, Site, lowers
 from compiler.codegen.kernels.common import above, around, below, extremum, normalized
 from compiler.codegen.kernels.reduce_kernels import WIDTH
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, make_tile, pointer
+from compiler.codegen.native.selection import select
 
 
 @inline
@@ -70,8 +71,8 @@ def make_columns(name: str, largest: bool) -> Kernel:
                 for j in range(width):
                     v, b, old = x[j], best[j], at[j]
                     take = better(v, b)
-                    best[j] = v if take else b
-                    at[j] = i if take else old
+                    best[j] = select(take, v, b)
+                    at[j] = select(take, i, old)
             y = i64(dst + 8 * (o * inner + column), 1)
             for j in range(width):
                 y[j] = at[j]

@@ -28,6 +28,7 @@ from compiler.codegen.kernels.pool_geometry import (
 )
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, pointer
+from compiler.codegen.native.selection import frozen, select
 from compiler.ir.windows import Window
 
 
@@ -69,13 +70,13 @@ def make_max(name: str) -> Kernel:
                             z = ptr(dst + size * ((plane * rows + row) * width + first), 1)
                             if step == 1:
                                 for i in range(n):
-                                    z[i] = larger(z[i], x[i])
+                                    z[i] = frozen(larger(z[i], x[i]))
                             elif step == 2:
                                 for i in range(n):
-                                    z[i] = larger(z[i], x[2 * i])
+                                    z[i] = frozen(larger(z[i], x[2 * i]))
                             else:
                                 for i in range(n):
-                                    z[i] = larger(z[i], x[i * step])
+                                    z[i] = frozen(larger(z[i], x[i * step]))
 
     return max_pool
 
@@ -112,8 +113,8 @@ def make_max_indices(name: str) -> Kernel:
                         for i in range(n):
                             v, best, j0 = x[i * step], z[i], at[i]
                             take = above(v, best) | (j0 < 0)
-                            at[i] = here + i * step * across if take else j0
-                            z[i] = v if take else best
+                            at[i] = select(take, here + i * step * across, j0)
+                            z[i] = select(take, v, best)
 
     return max_pool_indices
 

@@ -15,6 +15,7 @@ import numpy as np
 from compiler.codegen.kernels.common import fmax, fmin, kind_of
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, make_tile, pointer
 from compiler.codegen.native.math import exp, log
+from compiler.codegen.native.selection import frozen
 
 STRETCH = 1024
 """Elements summed in the lanes of one dtype before they go to the total."""
@@ -123,8 +124,11 @@ def reduce_columns(lo, hi, src, shift, dst, meta):
     memory, totals = tile(), wide_tile()
     part, total = ptr_in(memory, 4), ptr_wide(totals, 5)
     for u in range(hi - lo):
-        column = (lo + u) % blocks * WIDTH
-        k, c = (lo + u) // blocks // pieces, (lo + u) // blocks % pieces
+        k, c, column = lo + u, 0, 0
+        if blocks != 1:  # divisions are what takes longest for few elements
+            k, column = k // blocks, k % blocks * WIDTH
+        if pieces != 1:
+            k, c = k // pieces, k % pieces
         width = min(WIDTH, columns - column)
         base, rest = src + SIZE * column, k
         for a in range(kept):
@@ -137,8 +141,10 @@ def reduce_columns(lo, hi, src, shift, dst, meta):
         {shifts}
         r, stop = c * chunk, min((c + 1) * chunk, rows)
         while r < stop:
-            first = r % extent
-            at, rest = base + first * step, r // extent
+            first, rest = r, 0
+            if reduced != 1:
+                first, rest = r % extent, r // extent
+            at = base + first * step
             for q in range(1, reduced):
                 at += SIZE * (rest % m[w + 2 * q]) * m[w + 1 + 2 * q]
                 rest = rest // m[w + 2 * q]
@@ -204,9 +210,10 @@ def make_reduce(op: str, src: str, dst: str, columns: bool, stage: str = "whole"
     wide = "f64" if kind == "float" and op not in ("Max", "Min") else inner
     constants = _constants(src, inner)
     shifted = op == "LogSumExp"
+    in_place = columns and op in ("Max", "Min")  # the totals of columns lie in memory
     text = (_COLUMNS if columns else _ROWS).format(
         each="x" if stage == "last" else r.each,
-        join=r.join,
+        join=f"frozen({r.join})" if in_place else r.join,
         finish="t" if stage == "first" else r.finish,
         shift=_SHIFT.format("shift_at[j]" if columns else "ptr_shift(shift, 1)[k]") if shifted else "",
         shifts="shift_at = ptr_shift(shift + SHIFT * (k * columns + column), 1)" if shifted else "",
@@ -236,6 +243,7 @@ def make_reduce(op: str, src: str, dst: str, columns: bool, stage: str = "whole"
         "sqrt": np.sqrt,
         "fmax": fmax,
         "fmin": fmin,
+        "frozen": frozen,
         "exp": exp,
         "log": log,
     }

@@ -10,8 +10,20 @@ import numpy as np
 from compiler.codegen.calls import Call, In, Out, Site, Temp, lowers
 from compiler.codegen.kernels.common import around, fmax, normalized
 from compiler.codegen.kernels.reduce_kernels import GROUP, STRETCH, WIDTH
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64, inline, kernel, make_tile, pointer
+from compiler.codegen.native import (
+    ITEMSIZE,
+    Kernel,
+    dtype,
+    f64,
+    inline,
+    kernel,
+    make_tile,
+    make_transpose_edge,
+    pointer,
+    transpose_block,
+)
 from compiler.codegen.native.math import exp, log
+from compiler.codegen.native.selection import frozen
 from compiler.ir.types import TensorType
 
 
@@ -85,7 +97,7 @@ def make_columns(name: str, logarithm: bool) -> Kernel:
             for k in range(1, n):
                 x = ptr(src + at + size * k * inner, 0)
                 for j in range(width):
-                    m[j] = fmax(m[j], x[j])
+                    m[j] = frozen(fmax(m[j], x[j]))
             for first in range(0, n, GROUP):
                 for j in range(width):
                     part[j] = zero
@@ -121,24 +133,49 @@ SHORT = 16
 
 @cache
 def make_short_rows(name: str, logarithm: bool) -> Kernel:
-    """Along dense rows of 0 < n <= SHORT elements, turned to columns WIDTH at a time; the range counts rows."""
-    ptr, size, columns = pointer(name), ITEMSIZE[name], make_columns(name, logarithm)
-    before, after = make_tile(SHORT * WIDTH, name), make_tile(SHORT * WIDTH, name)
+    """Along dense rows of 0 < n <= SHORT elements, turned to columns WIDTH at a time; the range counts rows.
+
+    The bits are those of `make_columns`: so few terms are one group.
+    """
+    ptr, size = pointer(name), ITEMSIZE[name]
+    side, turn = transpose_block(size), make_transpose_edge(size)
+    columns, maxima, parts = make_tile(SHORT * WIDTH, name), make_tile(WIDTH, name), make_tile(WIDTH, name)
+    zero = dtype(name).value(0)
 
     @kernel
     def softmax_short_rows(lo: int, hi: int, src: int, dst: int, n: int) -> None:
-        s, t = before(), after()
-        p, q = ptr(s, 2), ptr(t, 3)
+        s = columns()
+        m, part = ptr(maxima(), 3), ptr(parts(), 4)
         for first in range(lo, hi, WIDTH):
-            width = min(WIDTH, hi - first)
-            x, y = ptr(src + size * first * n, 0), ptr(dst + size * first * n, 1)
-            for k in range(n):
+            at, count = size * first * n, min(WIDTH, hi - first)
+            width = (count + side - 1) // side * side  # rows beyond the last are like it
+            for j in range(0, count, side):
+                for k in range(0, n, side):
+                    turn(src + at + size * (j * n + k), n, s + size * (k * width + j), width, count - j)
+            x = ptr(s, 2)
+            for j in range(width):
+                m[j] = x[j]
+                part[j] = zero
+            for k in range(1, n):
+                x = ptr(s + size * k * width, 2)
                 for j in range(width):
-                    p[k * width + j] = x[j * n + k]
-            columns(0, 1, s, t, n, width)
+                    m[j] = fmax(m[j], x[j])
             for k in range(n):
+                x = ptr(s + size * k * width, 2)
                 for j in range(width):
-                    y[j * n + k] = q[k * width + j]
+                    e = _shifted_exp(x[j], m[j])
+                    part[j] += e
+                    if not logarithm:
+                        x[j] = e
+            if logarithm:
+                for j in range(width):
+                    part[j] = log(part[j])
+            for k in range(n):
+                x, y = ptr(s + size * k * width, 2), ptr(dst + at + size * k, 1)
+                for j in range(width):
+                    x[j] = _log_share(x[j], m[j], part[j]) if logarithm else x[j] / part[j]
+                for j in range(count):
+                    y[j * n] = x[j]
 
     return softmax_short_rows
 

@@ -18,6 +18,7 @@ from numba.core import cgutils
 from compiler.codegen.native.inline import ByDtype, inline
 from compiler.codegen.native.integers import int_add, int_and, int_or, int_shl, int_shr, int_sub
 from compiler.codegen.native.primitive import F32, F64, I32, Lowering, Primitive, primitive
+from compiler.codegen.native.selection import select
 
 _f = np.float32
 _ZERO, _HALF, _ONE, _TWO = _f(0), _f(0.5), _f(1), _f(2)
@@ -274,13 +275,13 @@ def erf(x: Any) -> Any:
 @inline
 def maximum(x: Any, y: Any) -> Any:
     """The larger one; NaN if either is NaN. Both of one type."""
-    return x if (x > y) | (x != x) else y
+    return select((x > y) | (x != x), x, y)
 
 
 @inline
 def minimum(x: Any, y: Any) -> Any:
     """The smaller one; NaN if either is NaN. Both of one type."""
-    return x if (x < y) | (x != x) else y
+    return select((x < y) | (x != x), x, y)
 
 
 @inline
