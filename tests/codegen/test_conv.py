@@ -196,6 +196,24 @@ def test_larger_ones(case: Case, n: int, cin: int, cout: int, dtype: str) -> Non
     check_weight(case, dtype, n, cin, cout)
 
 
+STRIDED_POINTS = [
+    (Case((16, 16), (1, 1), (2, 2)), (1, 1)),
+    (Case((9, 7), (1, 1), (2, 3), group=2), (1, 2)),
+    (Case((33,), (1,), (4,)), (0,)),
+    (Case((4, 5, 6), (1, 1, 1), (2, 1, 2)), (1, 0, 0)),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("case", "extra"), STRIDED_POINTS)
+def test_one_tap_of_every_stride(case: Case, extra: tuple[int, ...], dtype: str) -> None:
+    check_conv(case, dtype, 3, 20, 19, bias=False)
+    check_conv(case, dtype, 3, 20, 19)
+    assert check_transpose(case, dtype, 3, 20, 19, extra, bias=False)
+    assert check_transpose(case, dtype, 3, 20, 19, extra)
+    check_weight(case, dtype, 3, 20, 19)
+
+
 @pytest.mark.parametrize(("case", "n", "cin", "cout"), [c for c in LARGER if c[0].size != (60, 60)])
 def test_nothing_else_is_touched(case: Case, n: int, cin: int, cout: int) -> None:
     n, dtype = min(n, 3), "float32"

@@ -8,8 +8,8 @@ from compiler.codegen.calls import Call, In, Scratch, Site, Words, lowers
 from compiler.codegen.kernels.conv_geometry import Geometry, forward, image, phases, transposed
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.conv_planes import conv_planes, is_depthwise
+from compiler.codegen.kernels.conv_pointwise import pointwise, pointwise_strided
 from compiler.codegen.kernels.conv_winograd import pays, winograd
-from compiler.codegen.kernels.gemm import Product
 from compiler.codegen.kernels.gemm_tile import blocks, make_line, make_unpack, pack_rows, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
 
@@ -120,13 +120,9 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
     images, groups = t.shape[0], site.node.attr("group", 1)
     bias: In | int = site.read(2) if site.has(2) else 0
     if geometry.pointwise:
-        offsets = tuple(
-            (g * weights[0], (n * groups + g) * cin * geometry.input_size, g * cout)
-            for n in range(images)
-            for g in range(groups)
-        )
-        p = Product(cout, geometry.output_size, cin, weights[1:], (geometry.input_size, 1), (1, 0), offsets)
-        return p.calls(t.dtype, site.read(1), site.read(0), bias, site.write())
+        return pointwise(site, geometry, cin, cout, weights, site.read(0), site.write())
+    if (thin := geometry.thinned) is not None and not (geometry.transposed and bias):
+        return pointwise_strided(site, geometry, thin, cin, cout, weights)
     if is_depthwise(geometry, cin, cout):
         return conv_planes(site, geometry, cout, weights[:2])
     if pays(geometry, t.dtype, images, cin, cout):

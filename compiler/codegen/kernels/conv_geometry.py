@@ -82,6 +82,17 @@ class Geometry:
         """Whether output position p depends on input position p alone."""
         return all(a.kernel == 1 and a.stride == 1 and a.before == 0 and a.size == a.out for a in self.axes)
 
+    @property
+    def thinned(self) -> Geometry | None:
+        """The pointwise convolution of every stride-th position, if it reads (transposed: writes) no others."""
+        coarse = [a.size if self.transposed else a.out for a in self.axes]
+        fine = [a.out if self.transposed else a.size for a in self.axes]
+        inside = all(0 <= (n - 1) * a.stride < m for a, n, m in zip(self.axes, coarse, fine, strict=True))
+        if not inside or any(a.kernel > 1 or a.before for a in self.axes) or all(a.stride == 1 for a in self.axes):
+            return None
+        d, h, w = (Window(n, 1, 1, 1, 0, 0, n) for n in coarse)
+        return Geometry((d, h, w), self.transposed)
+
 
 @dataclass(frozen=True)
 class Image:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from math import gcd
 
-from compiler.codegen.calls import Call, Scratch, Site, Temp, Words, lowers
+from compiler.codegen.calls import Call, In, Scratch, Site, Temp, Words, lowers
 from compiler.codegen.kernels.conv_geometry import forward, image, phases
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.conv_planes import conv_planes_weight, weight_is_depthwise
+from compiler.codegen.kernels.conv_pointwise import thin_out
 from compiler.codegen.kernels.conv_winograd_weight import pays, winograd_weight
 from compiler.codegen.kernels.gemm import ONE
 from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, make_pack, make_store, parts
@@ -102,6 +103,11 @@ def conv_weight_grad(site: Site) -> list[Call]:
         return conv_planes_weight(site, geometry, cout)
     if pays(geometry, x.dtype, x.shape[0], groups, cin, cout):
         return winograd_weight(site, geometry, cin, cout)
+    before = list[Call]()
+    source: In | Temp = site.read(1)
+    if (thin := geometry.thinned) is not None:
+        before, source = thin_out(site, 1, geometry, thin)
+        geometry = thin
     img = image(geometry, cin, size, most=BLOCK)
     outs = tuple(a.out for a in geometry.axes)
     inner = geometry.output_size // outs[img.cut] if geometry.output_size else 0
@@ -124,5 +130,5 @@ def conv_weight_grad(site: Site) -> list[Call]:
     nbytes = 8 * (cin * taps + mr + longest) + 64 + size * (longest * nr + span * cin * img.channel + nr)
     n = groups * blocks * panels
     sums = Temp("sums", n * height * taps * nr * size)
-    args = (site.read(1), site.read(0), site.write(), sums, Words((*words, *phase)), Scratch(nbytes))
-    return [Call(make_conv_weight(x.dtype), n, args)]
+    args = (source, site.read(0), site.write(), sums, Words((*words, *phase)), Scratch(nbytes))
+    return [*before, Call(make_conv_weight(x.dtype), n, args)]

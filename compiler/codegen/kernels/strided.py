@@ -168,6 +168,11 @@ def make_rows(size: int) -> Kernel:
                     value, q = ptr(s + r * srow, 0)[0], ptr(d + r * drow, 1)
                     for i in range(n):
                         q[i] = value
+            elif ss == 2 and ds == 1:  # the strides that vectors are shuffled for
+                for r in range(run):
+                    p, q = ptr(s + r * srow, 0), ptr(d + r * drow, 1)
+                    for i in range(n):
+                        q[i] = p[2 * i]
             else:
                 for r in range(run):
                     p, q = ptr(s + r * srow, 0), ptr(d + r * drow, 1)

@@ -27,7 +27,8 @@ _PATIENCE = 60.0  # seconds for a worker's last kernel
 
 def compile_all(kernels: Iterable[Kernel], target: Target, jobs: int | None = None) -> dict[str, bytes]:
     """Object code by symbol. jobs: processes at a time, this one included (default: the CPUs it may use, at most 8)."""
-    todo = collections.deque(kernels)
+    # The longest first: the last one to be finished is then a short one, and no process waits long for another.
+    todo = collections.deque(sorted(kernels, key=lambda k: len(k.function.__code__.co_code), reverse=True))
     everything, done = list(todo), dict[str, bytes]()
     count = min((jobs or _cpus()) - 1, len(todo) // KERNELS_PER_WORKER)
     workers = [w for _ in range(count) if (w := _Worker.start(target)) is not None]
