@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import onnx
 
 
+_TARGET = "Name of the input for the targets; by default label or target."
+
+
 @click.command("make-training")
 @model_argument
 @click.option("--out", "-o", required=True, type=path_type, help="File to write.")
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--loss-weight", "weights", multiple=True, metavar="OUTPUT=W", help="Where there are several losses.")
 @click.option("--output", help="What the loss is on; by default the first of floats.")
 @click.option("--keep-output", "outputs", multiple=True, help="Outputs that the model keeps; by default all.")
-@click.option("--target", help="Name of the input for the targets; by default label or target.")
+@click.option("--target", "targets", multiple=True, metavar="[OUTPUT=]NAME", help=_TARGET)
 @click.option("--optimizer", default="adam", show_default=True)
 @click.option("--lr", type=float, help="Learning rate; by default the optimizer's.")
 @click.option("--optimizer-option", "settings", multiple=True, metavar="NAME=VALUE", help="As weight_decay=0.01.")
@@ -45,6 +49,7 @@ def make_training(
     losses: Sequence[str],
     loss_options: Sequence[str],
     weights: Sequence[str],
+    targets: Sequence[str],
     settings: Sequence[str],
     lr: float | None,
     batch: str,
@@ -56,6 +61,7 @@ def make_training(
     lists in brackets, true, false, or text.
     """
     check_outputs({"--out": out}, model, {})
+    notes: list[str] = []
     given = _pairs("--loss-option", loss_options)
     arguments: dict[str, Any] = {n: v or None if isinstance(v, tuple) else v for n, v in options.items()}
     chosen = _pairs("--optimizer-option", settings)
@@ -63,18 +69,21 @@ def make_training(
         raise InputError("--optimizer-option: the rate is given by --lr already")
     if batch.isdigit():
         raise InputError(f"--batch: {batch!r} is no symbol, as N is: the size of a batch is for `onnxc train --batch`")
-    if clash := sorted(set(chosen) & {*options, "loss", "model", "loss_weights"}):
+    if clash := sorted(chosen.keys() & inspect.signature(compiler.make_training_model).parameters):
         raise InputError(f"--optimizer-option: {clash[0]!r} is no option of an optimizer")
     arguments |= chosen | ({} if lr is None else {"lr": lr})
+    if targets:
+        single = len(targets) == 1 and "=" not in targets[0]
+        arguments["target"] = targets[0] if single else _pairs("--target", targets, str)
     if weights:
         arguments["loss_weights"] = _pairs("--loss-weight", weights)
     training = compiler.make_training_model(
-        model, loss=_losses(losses, given), batch=None if batch == "-" else batch, **arguments
+        model, loss=_losses(losses, given), batch=None if batch == "-" else batch, note=notes.append, **arguments
     )
     compiler.api.save_model(training, out)
     for line in _summary(training):
         click.echo(line)
-    for text in compiler.api.merged(training):
+    for text in notes:
         note(text)
     click.echo(f"wrote {out}")
 
@@ -82,34 +91,35 @@ def make_training(
 def _losses(losses: Sequence[str], options: dict[str, Any]) -> Any:
     """One loss, or several by output."""
     named = [loss.rpartition("=") for loss in losses or ["cross_entropy"]]
-    made = [compiler.Loss(kind, **_known(kind, options)) for _, _, kind in named]
+    made = [compiler.Loss(kind, **options) for _, _, kind in named]
     if len(made) == 1 and not named[0][1]:
         return made[0]
     if not all(found for _, found, _ in named):
         raise InputError("--loss: with several losses, each is OUTPUT=NAME")
+    if twice := [output for i, (output, _, _) in enumerate(named) if output in [o for o, _, _ in named[:i]]]:
+        raise InputError(f"--loss: output {twice[0]!r} has two losses: leave out one")
     return {output: loss for (output, _, _), loss in zip(named, made, strict=True)}
 
 
-def _known(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, if a Loss has them at all. InputError."""
-    known = [n for n in compiler.Loss.__dataclass_fields__ if n != "kind"]
-    for name in options:
-        if name not in known:
-            raise InputError(f"--loss-option: there is no option {name!r} of {kind}: there are {', '.join(known)}")
-    return options
+def _value(text: str) -> Any:
+    """The value that is meant: JSON, or as Python has it, else text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return {"True": True, "False": False}.get(text, text)
 
 
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """NAME=VALUE, the value as JSON if it is some."""
+def _pairs(option: str, texts: Sequence[str], value_of: Callable[[str], Any] = _value) -> dict[str, Any]:
+    """NAME=VALUE, or OUTPUT=VALUE, whose output may have a = in it. InputError: another form, or a name twice."""
     found = {}
     for text in texts:
-        name, sign, value = text.rpartition("=") if option == "--loss-weight" else text.partition("=")
+        of_output = option in ("--loss-weight", "--target")
+        name, sign, value = text.rpartition("=") if of_output else text.partition("=")
         if not sign or not name:
-            raise InputError(f"{option}: {text!r} is not NAME=VALUE")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+            raise InputError(f"{option}: {text!r} is not {'OUTPUT' if of_output else 'NAME'}=VALUE")
+        if name in found:
+            raise InputError(f"{option}: {name!r} is given twice: leave out one")
+        found[name] = value_of(value)
     return found
 
 

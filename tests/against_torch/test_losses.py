@@ -147,25 +147,51 @@ def close(mine: Array, theirs: Array) -> None:
     np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("time_axis", [0, 1])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+@pytest.mark.parametrize(("time_axis", "blank"), [(0, 0), (1, 2)])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_ctc(time_axis: int, reduction: str) -> None:
-    """Repeated classes, lists of all lengths (also none), short inputs, and padding of any value."""
-    target = np.array([[1, 2, 2], [3, -7, 0], [2, 2, 2], [9, 9, 9]])
-    lengths, times = np.array([3, 1, 2, 0]), np.array([6, 7, 4, 5])
-    model = linear((7, 4, 5) if time_axis == 0 else (4, 7, 5))
-    x = np.random.default_rng(1).normal(size=(7, 4, 3))
-    w = tensor(numpy_helper.to_array(model.graph.initializer[0])).requires_grad_()
-    log = torch.log_softmax(tensor(x) @ w, -1)
-    expected = nn.CTCLoss(reduction=reduction)(
-        log, torch.tensor(target.clip(0)), torch.tensor(times), torch.tensor(lengths)
-    )
-    expected.backward()
-    loss = Loss("ctc", time_axis=time_axis, reduction=reduction)
-    training = make_training_model(model, loss=loss, optimizer="sgd", batch=None)
-    assert compiler.check(training) == ()
-    feeds = {"x": np.moveaxis(x, 0, time_axis), "target": target, "input_lengths": times, "target_lengths": lengths}
-    graph = step_graph(training, feeds)
-    values = interpret(graph, feeds)
-    assert float(values[graph.outputs["loss"]].reshape(())) == pytest.approx(expected.item(), rel=1e-10)
-    np.testing.assert_allclose(values["w.gradient"], w.grad.numpy(), rtol=1e-8, atol=1e-12)
+def test_ctc(reduction: str, time_axis: int, blank: int, zero_infinity: bool) -> None:
+    """Lists of all lengths, repeats, padding of any value; with and without those of no alignment. Logits may be -inf.
+
+    Each sample has logits of its own, whose gradients PyTorch makes NaN where the loss is infinite.
+    """
+    samples, times, classes = 60, 6, 4
+    rng = np.random.default_rng(3)
+    target, lengths = rng.choice(np.delete(range(classes), blank), (samples, 4)), rng.integers(0, 5, samples)
+    input_lengths = rng.integers(0, times + 1, samples)
+    logits = rng.normal(size=(times, samples, classes))
+    logits[:, 7, 1] = logits[:, 8, 3] = -np.inf
+
+    def theirs(chosen: Any, reduction: str) -> tuple[Any, Array]:
+        given = tensor(logits[:, chosen]).requires_grad_()
+        numbers = [torch.tensor(v[chosen]) for v in (target, input_lengths, lengths)]
+        loss = nn.CTCLoss(blank, reduction, zero_infinity)(torch.log_softmax(given, -1), *numbers)
+        loss.sum().backward()
+        return loss.detach().numpy(), given.grad.numpy()
+
+    def mine(chosen: Any) -> tuple[float, Array]:
+        given = np.moveaxis(logits[:, chosen], 0, time_axis)
+        padded = np.where(np.arange(4) < lengths[chosen, None], target[chosen], rng.integers(-9, 9, (len(chosen), 4)))
+        loss = Loss("ctc", blank=blank, time_axis=time_axis, reduction=reduction, zero_infinity=zero_infinity)
+        dims = ", ".join(map(str, given.shape))
+        model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+            g (double[{dims}] x) => (double[{dims}] y) <double[1] w = {{0}}> {{ y = Add (x, w) }}""")
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros_like(given), "w"))
+        training = make_training_model(model, loss=loss, optimizer="sgd", batch=None, train="w")
+        assert compiler.check(training) == ()
+        step = compiler.compile(training, dims={"target_1": 4})
+        feeds = {"target": padded, "input_lengths": input_lengths[chosen], "target_lengths": lengths[chosen]}
+        found = step({"x": given, **feeds}, fetch=["w.gradient"])
+        return float(found["loss"]), np.moveaxis(found["w.gradient"], time_axis, 0)
+
+    every = np.arange(samples)
+    possible = np.isfinite(theirs(every, "none")[0]) if not zero_infinity else every >= 0
+    assert zero_infinity or 10 < possible.sum() < 50
+    for chosen in (every, every[possible]):
+        loss, gradient = theirs(chosen, reduction)
+        found, by_logits = mine(chosen)
+        assert found == pytest.approx(float(loss), rel=1e-10)
+        counts = possible[chosen]
+        np.testing.assert_allclose(by_logits[:, counts], gradient[:, counts], rtol=1e-8, atol=1e-12)
+        assert not by_logits[:, ~counts].any()
+        assert np.isnan(gradient[:, ~counts]).any() or counts.all()

@@ -54,6 +54,6 @@ def test_numbers_that_do_not_fit(name: str) -> None:
     for wrong in (-1, largest + 1, -(2**31), 2**31 - 1):
         given = numbers.copy()
         given.reshape(-1)[0] = wrong
-        with pytest.raises(InputError, match=rf"is not from 0 to {largest}|out of range"):
+        with pytest.raises(InputError, match="out of range"):
             run({"numbers": given})
         assert np.array_equal(run.state["w"], before)

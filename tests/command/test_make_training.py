@@ -74,6 +74,13 @@ def test_several_losses(onnxc: Run, network: Path, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "'y:0.label' [1], 't.target' [1, 4]" in done.out
     assert compiler.check(out) == ()
+    arguments = ["--loss", "y:0=mse", "--loss", "t=mse"]
+    done = onnxc("make-training", network, "-o", out, *arguments, "--target", "y:0=a", "--target", "t=b")
+    assert "'a' [N, 2], 'b' [N, 4]" in done.out
+    done = onnxc("make-training", network, "-o", out, *arguments, "--target", "y:0=a", "--target", "t=a")
+    refused(
+        done, "error: --target: 'a' cannot be one input for two losses: the targets of 'y:0' are FLOAT[N, 2], those"
+    )
 
 
 def test_what_is_refused(onnxc: Run, network: Path, tmp_path: Path) -> None:
@@ -99,12 +106,22 @@ def test_what_is_refused(onnxc: Run, network: Path, tmp_path: Path) -> None:
     check("--loss: with several losses, each is OUTPUT=NAME", "--loss", "mse", "--loss", "l1")
     check("there is no loss 'msee' (did you mean 'mse'?)", "--loss", "msee")
     check("--loss-option: 'smoothing' is not NAME=VALUE", "--loss-option", "smoothing")
-    check("--loss-option: there is no option 'smoothing' of cross_entropy", "--loss-option", "smoothing=1")
+    check(
+        "a loss has no option 'smoothing' (did you mean 'label_smoothing'?): cross_entropy has",
+        "--loss-option",
+        "smoothing=1",
+    )
+    check("a loss has no option 'kind'", "--loss-option", "kind=mse")
+    check("--loss-option: 'axis' is given twice: leave out one", "--loss-option", "axis=0", "--loss-option", "axis=1")
+    check("--loss: output 't' has two losses: leave out one", "--loss", "t=mse", "--loss", "t=l1")
+    check("--target is one name, but there are several losses", "--loss", "t=l1", "--loss", "y:0=l1", "--target", "a")
+    check("lr and learning_rate are the same option", "--lr", 1, "--optimizer-option", "learning_rate=1")
+    check("--optimizer-option: 'note' is no option of an optimizer", "--optimizer-option", "note=x")
     check("the loss mse has no option axis", "--loss", "mse", "--loss-option", "axis=1")
     check("--optimizer-option: 'train' is no option of an optimizer", "--optimizer-option", "train=x")
     check("--optimizer-option: the rate is given by --lr already", "--optimizer-option", "lr=1", "--lr", 2)
     check("optimizer adam has no option 'momentum'", "--optimizer-option", "momentum=2")
-    check("--lr must be not negative, not nan", "--lr", "nan")
+    check("--lr must be a number from 0 on, not nan", "--lr", "nan")
     check("--batch: '8' is no symbol", "--batch", 8)
     check("--batch-norm must be one of auto, train, frozen, not 'x'", "--batch-norm", "x")
     check("--target: the model has a value 'head.w' already", "--target", "head.w")
@@ -126,18 +143,27 @@ def test_a_note_on_tensors_that_were_merged(onnxc: Run, network: Path, tmp_path:
     assert done.err.startswith("note: 'body.b', all 1, is read by 2 nodes ('shift', 'scale') and trains as one tensor")
 
 
+def test_a_note_on_a_name_that_is_taken(onnxc: Run, network: Path, tmp_path: Path) -> None:
+    model = onnx.load(network)
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = "label"
+    onnx.save(model, network)
+    done = onnxc("make-training", network, "-o", tmp_path / "out.onnx", "--optimizer-option", "amsgrad=True")
+    assert done.code == 0, done.err
+    assert done.err == "note: the name 'label' is taken in the model: what is usually called so is 'label_1' here\n"
+
+
 @pytest.mark.parametrize(
     ("loss", "option", "message"),
     [
-        ("cross_entropy", "label_smoothing=much", "label_smoothing must be a number, not 'much'"),
-        ("cross_entropy", "ignore_index=1.5", "ignore_index must be an integer, not 1.5"),
-        ("cross_entropy", "axis=true", "axis must be an integer, not True"),
-        ("cross_entropy", 'weight=["a", "b"]', "weight must be numbers, not ['a', 'b']"),
-        ("cross_entropy", "weight=[[1], [2, 3]]", "weight must be numbers, not [[1], [2, 3]]"),
-        ("cross_entropy", "from_logits=maybe", "from_logits must be true or false, not 'maybe'"),
+        ("cross_entropy", "label_smoothing=much", "label_smoothing must be a number from 0 to 1, not 'much'"),
+        ("cross_entropy", "ignore_index=1.5", "ignore_index must be an integer (of 64 bits), not 1.5"),
+        ("cross_entropy", "axis=true", "axis must be an integer (of 64 bits), not True"),
+        ("cross_entropy", 'weight=["a", "b"]', "weight must be finite numbers, not ['a', 'b']"),
+        ("cross_entropy", "weight=[[1], [2, 3]]", "weight must be finite numbers, not [[1], [2, 3]]"),
+        ("cross_entropy", "from_logits=maybe", "from_logits must be True or False, not 'maybe'"),
         ("cross_entropy", "reduction=3", "reduction must be a name, not 3"),
-        ("huber", "delta=[1]", "delta must be a number, not [1]"),
-        ("bce", "pos_weight=x", "pos_weight must be numbers, not 'x'"),
+        ("huber", "delta=[1]", "delta must be a number greater than 0, not [1]"),
+        ("bce", "pos_weight=x", "pos_weight must be finite numbers, not 'x'"),
     ],
 )
 def test_options_of_a_loss_that_are_no_such_values(

@@ -226,26 +226,6 @@ def test_several_losses_with_weights() -> None:
     assert [float(values[graph.outputs[n]]) for n in ("y0.loss", "y.loss")] == pytest.approx([first, second])
 
 
-@pytest.mark.parametrize(("time_axis", "blank"), [(0, 0), (1, 2)])
-def test_ctc(time_axis: int, blank: int) -> None:
-    """Against the sum over all paths: repeats, an empty list, a short input, padding that is no class."""
-    model = linear((4, 3, 3) if time_axis == 0 else (3, 4, 3))
-    label = 1 - blank // 2
-    target = np.array([[label, label], [1, -7], [9, 9]])
-    lengths, times = np.array([2, 1, 0]), np.array([4, 3, 4])
-    x = np.random.default_rng(1).normal(size=(4, 3, FEATURES))
-    log = formulas.log_softmax(x @ onnx.numpy_helper.to_array(model.graph.initializer[0]), -1)
-    lists = zip(target, lengths, times, range(3), strict=True)
-    costs = [formulas.ctc(log[:t, i], row[:n], blank) / max(n, 1) for row, n, t, i in lists]
-    feeds = {"x": np.moveaxis(x, 0, time_axis), "target": target, "input_lengths": times, "target_lengths": lengths}
-    training = make_training_model(
-        model, loss=Loss("ctc", time_axis=time_axis, blank=blank), optimizer="sgd", batch=None
-    )
-    assert compiler.check(training) == ()
-    graph = step_graph(training, feeds)
-    assert float(interpret(graph, feeds)["loss"].reshape(())) == pytest.approx(float(np.mean(costs)), rel=1e-12)
-
-
 def own_graph(opset: int = 17) -> onnx.ModelProto:
     """The weighted mean of squares of y0, with a target and weights of its own."""
     nodes = [
@@ -295,6 +275,25 @@ def test_a_loss_of_your_own_as_a_function() -> None:
     agree(training, feeds, float((np.abs(output(model, feeds)) ** 3).mean()))
 
 
+def test_inputs_of_a_function_are_like_the_output_if_it_says_nothing_else() -> None:
+    function = onnx.parser.parse_function("""<opset_import: ["" : 17], domain: "mine">
+        weighted (prediction, truth, importance) => (cost) {
+            error = Sub (prediction, truth)  square = Mul (error, error)
+            scaled = Mul (square, importance)  cost = ReduceMean <keepdims: int = 0> (scaled) }""")
+    model = linear(["N", 4])
+    for last in (4, 1):
+        training = make_training_model(model, loss=function, optimizer="sgd")
+        dims = [
+            [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+            for v in training.training_info[0].algorithm.input
+        ]
+        assert dims == [["N", 4], ["N", last]]
+        importance = np.arange(5.0 * last).reshape(5, last)
+        feeds = {"x": inputs([5, 4]), "truth": np.zeros((5, 4)), "importance": importance}
+        agree(training, feeds, float((importance * output(model, feeds) ** 2).mean()))
+        function.value_info.append(helper.make_tensor_value_info("importance", TensorProto.DOUBLE, ["N", 1]))
+
+
 def test_the_target_may_be_an_input_of_the_model() -> None:
     model = linear(["N", 3])
     feeds = {"x": inputs([5, 3])}
@@ -329,9 +328,12 @@ def test_a_loss_of_your_own_reads_inputs_and_outputs_but_nothing_inside() -> Non
         assert not training.training_info[0].algorithm.input
         agree(training, feeds, float(((output(model, feeds, "y") - feeds["x"]) ** 2).mean()))
 
-    training = make_training_model(model, loss=loss("y", "y0"), optimizer="sgd")  # y0 is inside, so this is another one
-    (target,) = training.training_info[0].algorithm.input
-    feeds[target.name] = np.ones((5, 3))
+    with pytest.raises(
+        compiler.InputError, match="your loss has an input 'y0', but the model has a value of this name"
+    ):
+        make_training_model(model, loss=loss("y", "y0"))
+    training = make_training_model(model, loss=loss("y", "y0"), target="truth", optimizer="sgd")
+    feeds["truth"] = np.ones((5, 3))
     agree(training, feeds, float(((output(model, feeds, "y") - 1) ** 2).mean()))
 
 

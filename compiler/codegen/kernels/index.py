@@ -82,7 +82,8 @@ def bound_checks(site: Site, i: int, high: int, what: str) -> list[Call]:
     t = site.type(i)
     if site.constant(i) is not None or not t.size:
         return []
-    args = (site.read(i), high, Status(f"{what}: a number is not from 0 to {high}", site.node.inputs[i]))
+    value = site.node.inputs[i]
+    args = (site.read(i), high, Status(f"{what} out of range [0, {high + 1}) among the values of {value!r}", value))
     return [Call(make_bound_check(t.dtype), t.size, args, check=True)]
 
 

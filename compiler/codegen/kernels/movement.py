@@ -270,5 +270,5 @@ def reverse_sequence_(site: Site) -> list[Call]:
     batch_first = int(site.attr("batch_axis") == 0)
     batch, time = t.shape[:2] if batch_first else t.shape[1::-1]
     args = (site.read(0), site.read(1), site.write(), batch, time, batch_first, prod(t.shape[2:]))
-    checks = bound_checks(site, 1, time, "sequence_lens")
+    checks = bound_checks(site, 1, time, "length")
     return [*checks, Call(make_reverse(item_size(t)), batch * time, args)]

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TrainingInfoProto, ValueInfoProto, helper, numpy_helper
 
+from compiler.errors import InputError, shown
 from compiler.frontend.names import Names, ai_onnx_version
+from compiler.frontend.shape_inference import for_inference
 
 DOMAIN = "ai.onnx.preview.training"
 """The domain of Gradient and of the standard's optimizers."""
@@ -23,6 +25,7 @@ class Algorithm:
 
     opset: version of ai.onnx that the model imports, and its nodes are written in. dtype: TensorProto element type of
     the floats that training computes with. Names are made free in the inference graph and in the algorithm.
+    renamed: what users know by name and found its name taken: that name, and the one it got.
     """
 
     def __init__(self, model: ModelProto, dtype: int = TensorProto.FLOAT):
@@ -36,6 +39,7 @@ class Algorithm:
         self._constants: dict[tuple[object, ...], str] = {}
         self._bindings: list[tuple[str, str]] = []
         self._scopes: list[str] = []
+        self.renamed: list[tuple[str, str]] = []
 
     @property
     def nodes(self) -> Sequence[NodeProto]:
@@ -66,6 +70,13 @@ class Algorithm:
         finally:
             self._scopes.pop()
 
+    def public(self, name: str) -> str:
+        """A free name for what users know by name: this one, or that with a number, which is recorded."""
+        got = self.names.fresh(name)
+        if got != name:
+            self.renamed.append((name, got))
+        return got
+
     def node(self, op: str, inputs: Sequence[str], hint: str, domain: str = "", **attributes: Any) -> str:
         """A node with one output, whose name is returned: `hint`, or that with a number if it is taken."""
         return self.nodes_of(op, inputs, [hint], domain, **attributes)[0]
@@ -85,32 +96,40 @@ class Algorithm:
         self._parts.node.append(node)
 
     def const(self, value: npt.ArrayLike, hint: str, dtype: int | None = None) -> str:
-        """An initializer that never changes, of the training float unless `dtype` is another; equal ones are shared."""
+        """An initializer that never changes, of the training float unless `dtype` is another; equal ones are shared.
+
+        InputError: a number that is too large for the type.
+        """
         array = self._array(value, dtype)
+        if array.dtype.kind == "f" and (np.isfinite(np.asarray(value, np.float64)) & ~np.isfinite(array)).any():
+            raise InputError(f"{hint} comes to {shown(value)}, which {array.dtype} cannot hold: give smaller numbers")
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = self._initializer(hint, array)
+            self._constants[key] = self._initializer(self.names.fresh(hint), array)
         return self._constants[key]
 
     def state(self, name: str, value: npt.ArrayLike, dtype: int | None = None) -> str:
         """An initializer that `update` will bind: a variable of the algorithm, with its first value."""
-        return self._initializer(name, self._array(value, dtype))
+        return self._initializer(self.public(name), self._array(value, dtype))
 
     def update(self, variable: str, value: str) -> None:
         """Bind a variable (of `state`, or an initializer of the model) to the value that it takes after the step."""
         made = {v for node in self._parts.node for v in node.output}
         if value not in made or any(value == v.name for v in self._parts.output):
             value = self.node("Identity", [value], f"{variable}.next")
+            made.add(value)
+        usual = f"{variable}.next"
+        if usual in self.names and usual not in made:
+            self.renamed.append((usual, value))
         elem_type, shape = self._types[variable]
         self._parts.output.append(helper.make_tensor_value_info(value, elem_type, shape))
         self._bindings.append((variable, value))
 
     def input(self, name: str, elem_type: int, shape: Dims | None, default: npt.ArrayLike | None = None) -> str:
         """An input of the step; the name that it got. default: what it is where a call does not give it."""
+        name = self.public(name)
         if default is not None:
-            name = self._initializer(name, self._array(default, elem_type))
-        else:
-            name = self.names.fresh(name)
+            self._initializer(name, self._array(default, elem_type))
         self._parts.input.append(helper.make_tensor_value_info(name, elem_type, shape))
         return name
 
@@ -138,6 +157,14 @@ class Algorithm:
         operands, attributes = self.axes(axes)
         return self.node("Unsqueeze", [value, *operands], hint, **attributes)
 
+    def behind(self, model: ModelProto) -> ModelProto:
+        """What shape inference needs of the inference model with the nodes so far behind its own."""
+        joined = for_inference(model)
+        joined.graph.node.extend(self._parts.node)
+        joined.graph.input.extend(self._parts.input)
+        joined.graph.initializer.extend(self._parts.initializer)
+        return joined
+
     def training_info(
         self, initialization: GraphProto | None = None, bindings: Sequence[tuple[str, str]] = ()
     ) -> TrainingInfoProto:
@@ -147,10 +174,10 @@ class Algorithm:
         return helper.make_training_info(graph, self._bindings, initialization, list(bindings) or None)
 
     def _array(self, value: npt.ArrayLike, dtype: int | None) -> npt.NDArray[Any]:
-        return np.asarray(value, helper.tensor_dtype_to_np_dtype(self.dtype if dtype is None else dtype))
+        with np.errstate(over="ignore"):
+            return np.asarray(value, helper.tensor_dtype_to_np_dtype(self.dtype if dtype is None else dtype))
 
-    def _initializer(self, hint: str, array: npt.NDArray[Any]) -> str:
-        name = self.names.fresh(hint)
+    def _initializer(self, name: str, array: npt.NDArray[Any]) -> str:
         tensor = numpy_helper.from_array(array, name)
         self._types[name] = (tensor.data_type, tuple(tensor.dims))
         self._parts.initializer.append(tensor)

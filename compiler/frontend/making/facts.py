@@ -24,7 +24,7 @@ class Facts:
     """What is known of the main graph of a model, which must not change while this is in use.
 
     producer: value -> node. readers: value -> (node, position) for each operand, nested graphs included.
-    initializers: by name. inputs: names of what is fed.
+    initializers: by name, without those in sparse form. sparse: element types of these. inputs: names of what is fed.
     """
 
     def __init__(self, model: ModelProto):
@@ -32,7 +32,8 @@ class Facts:
         self.opset = ai_onnx_version(model)
         graph = model.graph
         self.initializers = {t.name: t for t in graph.initializer}
-        self.inputs = [v.name for v in graph.input if v.name not in self.initializers]
+        self.sparse = {s.values.name: s.values.data_type for s in graph.sparse_initializer}
+        self.inputs = [v.name for v in graph.input if v.name not in {*self.initializers, *self.sparse}]
         self.outputs = [v.name for v in graph.output]
         self.producer: dict[str, NodeProto] = {v: node for node in graph.node for v in node.output if v}
         self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
@@ -79,14 +80,17 @@ class Facts:
 
     def constant(self, value: str) -> AnyArray | None:
         """The value of an initializer that nobody feeds or of a Constant node, seen through Identity; else None."""
+        value = self.origin(value)
         if value in self.initializers:
             return numpy_helper.to_array(self.initializers[value])
         node = self.producer.get(value)
-        if node is None:
-            return None
-        if node.op_type == "Identity":
-            return self.constant(node.input[0])
-        return constant_of(node) if node.op_type == "Constant" else None
+        return constant_of(node) if node is not None and node.op_type == "Constant" else None
+
+    def origin(self, value: str) -> str:
+        """The value that this one is by Identity, if by any."""
+        while (node := self.producer.get(value)) is not None and node.op_type == "Identity":
+            value = node.input[0]
+        return value
 
     def upstream(self, values: Iterable[str]) -> set[str]:
         """The values that some values are computed from, and those themselves."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
-from compiler.errors import InputError, did_you_mean
+from compiler.errors import InputError, did_you_mean, shown
 from compiler.frontend.making.facts import Facts, int_attribute
 from compiler.frontend.making.select import Candidate
 
@@ -49,10 +49,10 @@ _SCALES = {
 
 def canonical(name: str) -> str:
     """The name of an initialization. InputError: there is none."""
-    known = _ALIASES.get(name, name) if isinstance(name, str) else None
+    known = _ALIASES.get(name.lower(), name.lower()) if isinstance(name, str) else None
     if known is None or known not in INITIALIZATIONS:
         near = did_you_mean(name, [*INITIALIZATIONS, *_ALIASES]) or f": there are {', '.join(INITIALIZATIONS)}"
-        raise InputError(f"initialize: there is no {name!r}{near}")
+        raise InputError(f"initialize: there is no {shown(name)}{near}")
     return known
 
 

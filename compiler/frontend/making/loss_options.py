@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
-from compiler.errors import InputError, did_you_mean
+from compiler.errors import InputError, checked_flag, checked_integer, did_you_mean, shown
+from compiler.frontend.making.arguments import LARGEST, SMALLEST, checked_number, checked_text
 
 CLASSES = frozenset({"cross_entropy", "nll"})
 """Losses whose targets are numbers of classes (or, of cross-entropy, their probabilities)."""
@@ -50,7 +50,7 @@ _OPTIONS: dict[str, set[str]] = {
     "bce": {"weight", "pos_weight", "label_smoothing", "from_logits"},
     "kl": {"axis", "from_logits"},
     "cosine_embedding": {"axis", "margin", "other"},
-    "ctc": {"blank", "time_axis", "from_logits"},
+    "ctc": {"blank", "time_axis", "from_logits", "zero_infinity"},
     "": set(),  # the user's own
 }
 
@@ -63,30 +63,46 @@ def _options_of(name: str) -> list[str]:
     return sorted(_OPTIONS[name] | _COMMON)
 
 
-def _is_number(value: Any) -> bool:
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return real and math.isfinite(value)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _are_numbers(value: Any) -> bool:
+def _integer(what: str, value: Any) -> int:
     try:
-        return np.asarray(value).dtype.kind in "iuf"
+        return checked_integer(what, value, -(2**63), 2**63 - 1)
+    except InputError:
+        raise InputError(f"{what} must be an integer (of 64 bits), not {shown(value)}") from None
+
+
+def _numbers(what: str, value: Any) -> Any:
+    """One finite number or several, as Python's. InputError."""
+    try:
+        array = np.asarray(value)
     except ValueError:  # lists of different lengths
-        return False
+        array = np.zeros(0)
+    if array.dtype.kind not in "iuf" or not array.size or not (abs(array.astype(np.float64)) <= LARGEST).all():
+        raise InputError(f"{what} must be finite numbers, not {shown(value)}")
+    return array.tolist()
 
 
-_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("label_smoothing", "delta", "beta", "margin"), (_is_number, "a number")),
-    **dict.fromkeys(("ignore_index", "axis", "blank", "time_axis"), (_is_integer, "an integer")),
-    **dict.fromkeys(("weight", "pos_weight"), (_are_numbers, "numbers")),
-    **dict.fromkeys(("soft_targets", "from_logits"), (lambda v: isinstance(v, bool | np.bool_), "true or false")),
-    **dict.fromkeys(("reduction", "other", "target"), (lambda v: isinstance(v, str) and v != "", "a name")),
+def _name(what: str, value: Any) -> str:
+    return checked_text(what, value, "a name")
+
+
+def _threshold(what: str, value: Any) -> float:
+    return checked_number(what, value, "a number greater than 0", lambda x: x >= SMALLEST)
+
+
+def _share(what: str, value: Any) -> float:
+    return checked_number(what, value, "a number from 0 to 1", lambda x: 0 <= x <= 1)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "label_smoothing": _share,
+    "margin": checked_number,
+    **dict.fromkeys(("delta", "beta"), _threshold),
+    **dict.fromkeys(("ignore_index", "axis", "blank", "time_axis"), _integer),
+    **dict.fromkeys(("weight", "pos_weight"), _numbers),
+    **dict.fromkeys(("soft_targets", "from_logits", "zero_infinity"), checked_flag),
+    **dict.fromkeys(("reduction", "other", "target"), _name),
 }
-"""What a value of an option is, and how that is called."""
+"""Each option as the losses want it, or an InputError that names it."""
 
 
 def _refusing_unknown(cls: type[_L]) -> type[_L]:
@@ -96,12 +112,12 @@ def _refusing_unknown(cls: type[_L]) -> type[_L]:
 
     @wraps(construct)
     def checked(self: _L, *args: Any, **options: Any) -> None:
-        known = [f.name for f in fields(made)]
+        known = [f.name for f in fields(made)][1 if args else 0 :]
         if unknown := [name for name in options if name not in known]:
-            kind = options.get("kind", next(iter(args), None))
+            kind = args[0] if args else options.get("kind")
             own = _options_of(_canonical(kind)[0]) if isinstance(kind, str) else ()
-            has = f"{kind} has {', '.join(own)}" if own else f"there are {', '.join(known[1:])}"
-            what = ", ".join(f"{name!r}{did_you_mean(name, known)}" for name in unknown)
+            has = f"{kind} has {', '.join(own)}" if own else f"there are {', '.join(n for n in known if n != 'kind')}"
+            what = ", ".join(f"{name!r}{did_you_mean(name, own or known)}" for name in unknown)
             raise InputError(f"a loss has no option {what}: {has}")
         construct(self, *args, **options)
 
@@ -124,8 +140,9 @@ class Loss:
     they give is probabilities, anything else is logits.
     delta, beta: where huber and smooth_l1 turn linear. pos_weight: of the positive class in bce. margin, other: of
     cosine_embedding; `other` is the output that is compared (targets are then 1 and -1). blank: the class of ctc that
-    is none. time_axis: of its output, 0 as in PyTorch, or 1. target: name of the input for the targets. InputError:
-    options that the loss does not have.
+    is none. time_axis: of its output, 0 as in PyTorch, or 1. zero_infinity: whether a list that ctc has not enough time
+    for counts as 0 instead of infinity. target: name of the input for the targets. InputError: options that the loss
+    does not have.
     """
 
     kind: str | onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto
@@ -143,13 +160,17 @@ class Loss:
     other: str | None = None
     blank: int = 0
     time_axis: int = 0
+    zero_infinity: bool = False
     target: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.kind, str):
-            name, implied = _canonical(self.kind)
+            said = self.kind
+            name, implied = _canonical(said)
             object.__setattr__(self, "kind", name)
             for option, value in implied.items():
+                if option == "from_logits" and self.from_logits is not None and not self.from_logits:
+                    raise InputError(f"{said} takes logits, but from_logits is False: the loss is called {name}")
                 if getattr(self, option) is None or getattr(self, option) is False:
                     object.__setattr__(self, option, value)
         elif not isinstance(self.kind, onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto):
@@ -167,28 +188,26 @@ class Loss:
         return self.kind if isinstance(self.kind, str) else ""
 
     def _check_values(self) -> None:
-        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not f.default}
-        wrong = [
-            f"{n} must be {_TYPES[n][1]}, not {v!r}" for n, v in given.items() if n in _TYPES and not _TYPES[n][0](v)
-        ]
+        wrong = []
+        for f in fields(self):
+            if f.name in _CHECKS and getattr(self, f.name) is not f.default:
+                try:
+                    object.__setattr__(self, f.name, _CHECKS[f.name](f.name, getattr(self, f.name)))
+                except InputError as e:
+                    wrong.append(str(e))
         if wrong:
             raise InputError("; ".join(wrong))
-        aliases = {"sumoverbatchsize": "mean", "batchmean": "mean"}
-        reduction = aliases.get(_plain(self.reduction), self.reduction)
-        if reduction not in ("mean", "sum"):
-            raise InputError(f"reduction must be 'mean' or 'sum', not {self.reduction!r}: a step has one loss")
+        aliases = {"sumoverbatchsize": "mean", "batchmean": "mean", "mean": "mean", "sum": "sum"}
+        reduction = aliases.get(_plain(self.reduction))
+        if reduction is None:
+            raise InputError(f"reduction must be 'mean' or 'sum', not {shown(self.reduction)}: a step has one loss")
         object.__setattr__(self, "reduction", reduction)
-        if not 0 <= self.label_smoothing <= 1:
-            raise InputError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing!r}")
-        for option in ("delta", "beta"):
-            if not getattr(self, option) > 0:
-                raise InputError(f"{option} must be greater than 0, not {getattr(self, option)!r}")
         if self.soft_targets and self.ignore_index is not None:
             raise InputError("ignore_index is a class number: it has no meaning with soft_targets")
 
 
 def _same(a: Any, b: Any) -> bool:
-    return a is b or (not isinstance(a, Sequence | np.ndarray) and bool(a == b)) or (isinstance(a, str) and a == b)
+    return a is b or (isinstance(a, str | int | float | np.generic) and bool(a == b))
 
 
 def _plain(name: str) -> str:
@@ -209,7 +228,7 @@ def _canonical(name: str) -> tuple[str, dict[str, Any]]:
                 implied = {"from_logits": True}
             return kind, implied
     near = did_you_mean(name, KINDS) or f": there are {', '.join(KINDS)}, or your own as a FunctionProto or a model"
-    raise InputError(f"there is no loss {name!r}{near}")
+    raise InputError(f"there is no loss {shown(name)}{near}")
 
 
 AnyLoss = str | Loss | onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto
@@ -232,19 +251,26 @@ def as_losses(
     else:
         if output is None and not outputs:
             raise InputError("the model has no outputs, so there is nothing to put a loss on")
-        chosen = {output or outputs[0]: _one(loss)}
+        chosen = {outputs[0] if output is None else checked_text("output", output, "a name"): _one(loss)}
+    for name in chosen:
+        checked_text("output", name, "the name of an output")
     for name in [*chosen, *(c.other for c in chosen.values() if c.other is not None)]:
         if name not in outputs:
             near = did_you_mean(name, outputs) or f": there are {', '.join(map(repr, outputs))}"
             raise InputError(f"the model has no output {name!r}{near}")
-    if isinstance(target, Mapping):
-        for name in target:
-            if name not in chosen:
-                raise InputError(f"target= names {name!r}, which has no loss{did_you_mean(name, chosen)}")
-        return {name: replace(c, target=target.get(name, c.target)) for name, c in chosen.items()}
-    if target is not None and len(chosen) > 1:
-        raise InputError("target= is one name, but there are several losses: give {output: name}")
-    return {name: c if target is None else replace(c, target=target) for name, c in chosen.items()}
+    if target is not None and not isinstance(target, Mapping):
+        checked_text("target", target, "the name of an input, or a mapping of outputs to names")
+        if len(chosen) > 1:
+            raise InputError("target= is one name, but there are several losses: give one for each output")
+        target = dict.fromkeys(chosen, target)
+    targets = target or {}
+    for name, given in targets.items():
+        if name not in chosen:
+            raise InputError(f"target= names {shown(name)}, which has no loss{did_you_mean(name, chosen)}")
+        checked_text(f"target: what is for {name!r}", given, "the name of an input")
+        if chosen[name].target not in (None, given):
+            raise InputError(f"the target of {name!r} is {chosen[name].target!r} by its Loss, but {given!r} by target=")
+    return {name: c if name not in targets else replace(c, target=targets[name]) for name, c in chosen.items()}
 
 
 def _one(loss: AnyLoss) -> Loss:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from onnx import GraphProto, ModelProto, helper
 from onnx.inliner import inline_local_functions
 
-from compiler.errors import InputError, checked_seed, did_you_mean
+from compiler.errors import InputError, checked_seed, did_you_mean, shown
 from compiler.frontend.attempts import accepted
 from compiler.frontend.averages import record_averages
 from compiler.frontend.files import Model
 from compiler.frontend.making.activations import read_output
+from compiler.frontend.making.arguments import checked_number, checked_text
 from compiler.frontend.making.batch import with_symbolic_batch
 from compiler.frontend.making.class_losses import class_loss
 from compiler.frontend.making.ctc import ctc
@@ -23,17 +23,28 @@ from compiler.frontend.making.emit import DOMAIN, Algorithm
 from compiler.frontend.making.facts import Facts
 from compiler.frontend.making.fresh import add_initialization
 from compiler.frontend.making.loss_options import CLASSES, AnyLoss, Loss, as_losses
-from compiler.frontend.making.losses import EMITTERS, FLOATS, Emit, Read, target_type
-from compiler.frontend.making.modes import statistics, switched, to_inference, training_copy
+from compiler.frontend.making.losses import EMITTERS, FLOATS, Emit, Read
+from compiler.frontend.making.merged import merged
+from compiler.frontend.making.modes import notes_on_modes, statistics, switched, to_inference, training_copy
 from compiler.frontend.making.optimizer_spec import DEFAULTS, OptimizerSpec, optimizer_spec
 from compiler.frontend.making.optimizers import Parameter, add_optimizer
 from compiler.frontend.making.outputs import only_outputs
 from compiler.frontend.making.own_loss import add_own_loss, own_inputs
-from compiler.frontend.making.select import Candidate, Patterns, candidates, choose, lift
+from compiler.frontend.making.own_statistics import separate_statistics
+from compiler.frontend.making.select import (
+    DENSE,
+    Candidate,
+    Patterns,
+    candidates,
+    choose,
+    lift,
+    listed,
+    sparse_weights,
+)
+from compiler.frontend.making.targets import Targets
 from compiler.frontend.names import ai_onnx_version
 from compiler.frontend.source import read
 from compiler.frontend.trained import trained_model
-from compiler.ir.proto import element_type_name
 
 OLDEST_OPSET = 7
 OLDEST_IR = 7
@@ -56,6 +67,7 @@ def make_training_model(
     batch: str | None = "N",
     initialize: str | None = None,
     seed: int | None = None,
+    note: Callable[[str], object] | None = None,
     **optimizer_options: Any,
 ) -> ModelProto:
     """A training model of the ONNX standard, whose inference graph is `model`.
@@ -72,14 +84,21 @@ def make_training_model(
     "auto": batch statistics where its scale or bias trains; "train": everywhere; "frozen": nowhere. batch: the symbol
     that a batch fixed at 1 becomes; None leaves it. initialize: how an initialization graph draws fresh weights: None
     for no such graph, "kaiming", "xavier", "normal", "zeros", ... seed: of these; by default that of the run.
+    note: is called with each text on what is allowed, but may not be meant, as `print`.
 
     The step takes the model's inputs and the targets; its outputs are those of the model and `loss`. The gradient of W
     is `W.gradient`, its next value `W.next`. InputError: arguments that do not fit the model. CompileError: a model
     that cannot be trained.
     """
     if batch is not None and not (isinstance(batch, str) and batch.isidentifier()):
-        raise InputError(f"batch must be a name for the number of samples, as N (batch=None leaves it), not {batch!r}")
+        raise InputError(
+            f"batch must be a name for the number of samples, as N (batch=None leaves it), not {shown(batch)}"
+        )
     seed = None if seed is None else checked_seed(seed)
+    if note is not None and not callable(note):
+        raise InputError(f"note must be a function that takes a text, as print, not {shown(note)}")
+    if output is not None:
+        checked_text("output", output, "the name of an output")
     work = _prepared(model if outputs is None else only_outputs(model, outputs), batch)
     facts = Facts(work)
     floating = [v for v in facts.outputs if facts.elem_type(v) in FLOATS]
@@ -94,7 +113,8 @@ def make_training_model(
     known = candidates(facts)
     parameters = choose(facts, known, sources, train, freeze)
     changed = switched(facts, sources, {p.name for p in parameters}, batch_norm)
-    lift(work, [*parameters, *(known[v] for v in statistics(changed, known.keys()))])
+    copies = separate_statistics(work, facts, known, changed, {p.name for p in parameters})
+    lift(work, [*parameters, *(known[v] for v in statistics(changed, known.keys() | copies) if v not in copies)])
 
     facts = Facts(work)
     dtypes = {r.elem_type for r in reads.values()}
@@ -113,6 +133,15 @@ def make_training_model(
         a.output(added.rate)
     _finish(work, a, facts, parameters, initialize, seed)
     record_averages(work, added.averages)
+    if note is not None:
+        frozen = () if freeze is None else listed("freeze", freeze)
+        missed = sparse_weights(facts, frozen) if train is None else []
+        taken = "the name {!r} is taken in the model: what is usually called so is {!r} here"
+        texts = [taken.format(*names) for names in a.renamed]
+        texts += [f"{name!r} does not train: {DENSE}" for name in missed if name in facts.upstream(sources)]
+        texts += notes_on_modes(facts, sources, {p.name for p in parameters}, batch_norm)
+        for text in [*texts, *merged(work)]:
+            note(text)
     return work
 
 
@@ -144,27 +173,35 @@ def _drop_inputs(model: ModelProto, names: Set[str]) -> None:
 
 def _loss_weights(given: Mapping[str, float] | None, losses: Mapping[str, Loss]) -> dict[str, float]:
     if given is not None and not isinstance(given, Mapping):
-        raise InputError(f"loss_weights must be a mapping from outputs to numbers, not {given!r}")
+        raise InputError(f"loss_weights must be a mapping from outputs to numbers, not {shown(given)}")
+    weights = dict.fromkeys(losses, 1.0)
     for name, value in (given or {}).items():
         if name not in losses:
             near = did_you_mean(name, losses) or f": there are {', '.join(map(repr, losses))}"
-            raise InputError(f"loss_weights: output {name!r} has no loss{near}")
-        if not isinstance(value, int | float) or not np.isfinite(value):
-            raise InputError(f"loss_weights: the weight of {name!r} must be a number, not {value!r}")
-    return {name: float((given or {}).get(name, 1.0)) for name in losses}
+            raise InputError(f"loss_weights: output {shown(name)} has no loss{near}")
+        weights[name] = checked_number(f"loss_weights: the weight of {name!r}", value)
+    if not any(weights.values()):
+        raise InputError("loss_weights: all are 0, so nothing would train: give one that is not")
+    return weights
 
 
 def _optimizer(optimizer: str | Mapping[str, Any] | OptimizerSpec, options: Mapping[str, Any]) -> OptimizerSpec:
     """The optimizer with its options, `learning_rate` being another word for lr. InputError."""
-    renamed = {"lr" if name == "learning_rate" else name: value for name, value in options.items()}
+    renamed = _with_lr(options)
     if isinstance(optimizer, Mapping):
-        optimizer = {"lr" if name == "learning_rate" else name: value for name, value in optimizer.items()}
+        optimizer = _with_lr(optimizer)
     if isinstance(optimizer, str) and optimizer.lower() in DEFAULTS:
         allowed = {*DEFAULTS[optimizer.lower()], *inspect.signature(optimizer_spec).parameters}
         for name in renamed:
             if name not in allowed and (near := did_you_mean(name, inspect.signature(make_training_model).parameters)):
                 raise InputError(f"make_training_model has no argument {name!r}{near}")
     return optimizer_spec(optimizer, **renamed)
+
+
+def _with_lr(options: Mapping[str, Any]) -> dict[str, Any]:
+    if "lr" in options and "learning_rate" in options:
+        raise InputError("lr and learning_rate are the same option: leave out one")
+    return {"lr" if name == "learning_rate" else name: value for name, value in options.items()}
 
 
 def _losses(
@@ -179,7 +216,8 @@ def _losses(
     values = {v: copies.get(v, v) for v in facts.producer.keys() | facts.types.keys()}
     outputs = {v: values[v] for v in facts.outputs if v in values}
     several = len(losses) > 1
-    total = a.names.fresh("loss") if several or set(weights.values()) != {1.0} else ""
+    total = a.public("loss") if several or set(weights.values()) != {1.0} else ""
+    targets = Targets(a, facts, several)
     if total:
         a.output(total)  # the first one: what the loss is, should an output of the model be called that
     with a.scope("loss"):
@@ -187,58 +225,27 @@ def _losses(
         for name, loss in losses.items():
             read = replace(reads[name], value=values[reads[name].value])
             if not loss.name:
-                parts[name] = add_own_loss(a, loss, read, outputs, facts.inputs)
+                parts[name] = add_own_loss(a, facts, loss, read, outputs, targets)
                 continue
             other = None if loss.other is None else values[loss.other]
-            given = _target(a, facts, loss, read, several)
-            parts[name] = _EMITTERS[loss.name](a, loss, read, given, other)
+            parts[name] = _EMITTERS[loss.name](a, loss, read, targets.of(loss, read), other)
         if not total:
             (only,) = parts.values()
             a.output(only)
+            if only != "loss":
+                a.renamed.append(("loss", only))
             return only
         scaled = []
         for name, part in parts.items():
             if several:
-                part = a.node("Identity", [part], f"{name}.loss")
+                reported = a.public(f"{name}.loss")
+                a.add(helper.make_node("Identity", [part], [reported], reported))
+                part = reported
                 a.output(part)
             weight = weights[name]
             scaled.append(part if weight == 1 else a.node("Mul", [part, a.const(weight, "loss_weight")], "weighted"))
         a.add(helper.make_node("Sum" if several else "Identity", scaled, [total], total))
     return total
-
-
-def _target(a: Algorithm, facts: Facts, loss: Loss, read: Read, several: bool) -> str:
-    """The value with the targets: an input of the model, if that is what `target` names, else a new one."""
-    elem_type, dims = target_type(loss, read)
-    name = "label" if loss.name in CLASSES and not loss.soft_targets else "target"
-    # a symbol that inference made up is none of the model
-    dims = [f"{loss.target or name}_{i}" if d is None or str(d).startswith("unk__") else d for i, d in enumerate(dims)]
-    if loss.target is not None:
-        if loss.target in facts.inputs:
-            _check_input(facts, loss.target, read.name, elem_type, dims)
-            return loss.target
-        if loss.target in a.names:
-            raise InputError(f"target: the model has a value {loss.target!r} already, give another name")
-        return a.input(loss.target, elem_type, dims)
-    return a.input(f"{read.name}.{name}" if several else name, elem_type, dims)
-
-
-def _check_input(facts: Facts, name: str, output: str, elem_type: int, dims: Sequence[int | str | None]) -> None:
-    """InputError: this input of the model cannot be the target of this output."""
-    given = facts.dims(name)
-    pairs = zip(given or [], dims, strict=False)
-    same = given is None or len(given) == len(dims)
-    same &= all(d == e for d, e in pairs if isinstance(d, int) and isinstance(e, int))
-    if not same or facts.elem_type(name) != elem_type:
-        raise InputError(
-            f"target: the model's input {name!r} is {_described(facts.elem_type(name), given)}, but the targets of "
-            f"{output!r} are {_described(elem_type, dims)}: give the name of another input, or a new one"
-        )
-
-
-def _described(elem_type: int, dims: Sequence[int | str | None] | None) -> str:
-    shape = "..." if dims is None else ", ".join("?" if d is None else str(d) for d in dims)
-    return f"{element_type_name(elem_type)}[{shape}]"
 
 
 def _gradient(a: Algorithm, parameters: Sequence[Candidate], given: Sequence[str], loss: str) -> dict[str, str]:
@@ -255,6 +262,8 @@ def _gradient(a: Algorithm, parameters: Sequence[Candidate], given: Sequence[str
         )
     for p, gradient in zip(parameters, outputs, strict=True):
         a.describe(gradient, p.elem_type, p.shape)
+        if gradient != f"{p.name}.gradient":
+            a.renamed.append((f"{p.name}.gradient", gradient))
     return dict(zip(names, outputs, strict=True))
 
 

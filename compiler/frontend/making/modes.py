@@ -16,9 +16,10 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from compiler.errors import InputError, Problem, UnsupportedError
+from compiler.frontend.making.arguments import checked_choice
 from compiler.frontend.making.emit import Algorithm
 from compiler.frontend.making.facts import Facts, attribute, int_attribute, nodes_between
-from compiler.frontend.walk import bodies, defined, node_name, reads, where_node
+from compiler.frontend.walk import all_nodes, bodies, defined, node_name, reads, where_node
 
 BATCH_NORM = ("auto", "train", "frozen")
 """What `batch_norm` may be."""
@@ -60,8 +61,14 @@ def _drop_constants(graph: GraphProto, values: Set[str]) -> None:
 
 def switched(facts: Facts, sources: Iterable[str], training: Set[str], batch_norm: str) -> list[NodeProto]:
     """The nodes that training has in another form. training: tensors that train. InputError: a wrong batch_norm."""
-    if batch_norm not in BATCH_NORM:
-        raise InputError(f"batch_norm must be one of {', '.join(BATCH_NORM)}, not {batch_norm!r}")
+    checked_choice("batch_norm", batch_norm, BATCH_NORM)
+    nested = in_bodies(facts, sources)
+    if batch_norm == "train" and (inner := [node for node in nested if node.op_type == "BatchNormalization"]):
+        raise InputError(
+            f"batch_norm='train': a BatchNormalization in the body of a node cannot update its running statistics: "
+            f"{', '.join(repr(node_name(node)) for node in inner)}: give batch_norm='auto', with which it keeps its "
+            "inference form, or export the model without control flow"
+        )
     found = []
     for node in nodes_between(facts, facts.upstream(sources)):
         if node.op_type == "BatchNormalization":
@@ -72,6 +79,35 @@ def switched(facts: Facts, sources: Iterable[str], training: Set[str], batch_nor
         elif node.op_type == "Dropout" and len(node.input) < 3 and _ratio(node, facts) != 0:
             found.append(node)
     return found
+
+
+def in_bodies(facts: Facts, sources: Iterable[str]) -> list[NodeProto]:
+    """Nodes inside of If, Loop and Scan that would have a training form, but keep that of inference."""
+    nodes = [
+        node
+        for outer in nodes_between(facts, facts.upstream(sources))
+        for _, body in bodies(outer)
+        for node in all_nodes(body)
+    ]
+    kinds = ("BatchNormalization", "Dropout")
+    return [node for node in nodes if node.op_type in kinds and node.domain in ("", "ai.onnx")]
+
+
+def notes_on_modes(facts: Facts, sources: Iterable[str], training: Set[str], batch_norm: str) -> list[str]:
+    """What training form nodes in bodies do not get. training: tensors that train."""
+    notes = []
+    for node in in_bodies(facts, sources):
+        kept = f"{node.op_type} {node_name(node)!r} is in the body of a node, where it keeps its inference form"
+        if node.op_type == "Dropout" and len(node.input) < 3 and _ratio(node, facts) != 0:
+            notes.append(f"{kept}: it drops nothing")
+        elif (
+            node.op_type == "BatchNormalization"
+            and batch_norm == "auto"
+            and not int_attribute(node, "training_mode", 0)
+            and facts.upstream(node.input[1:3]) & training
+        ):
+            notes.append(f"{kept}: its running statistics are not updated")
+    return notes
 
 
 def statistics(nodes: Iterable[NodeProto], known: Set[str]) -> list[str]:

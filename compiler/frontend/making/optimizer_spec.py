@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from compiler.errors import InputError, checked_integer, did_you_mean
+from compiler.errors import InputError, checked_flag, checked_integer, did_you_mean, shown
+from compiler.frontend.making.arguments import checked_choice, checked_list, checked_number
 from compiler.frontend.making.schedules import Schedule, schedule_of
 from compiler.frontend.making.select import listed
 
@@ -45,6 +46,17 @@ none for Momentum: alpha and beta here are its usual heavy ball)."""
 
 _BELOW_ONE = {"alpha", "beta"}
 
+_UNSAID: Mapping[str, Any] = {
+    **dict.fromkeys(("schedule", "clip_value", "clip_norm", "average")),
+    **dict.fromkeys(("groups", "no_decay"), ()),
+    "lr_input": False,
+    "accumulate": 1,
+}
+"""Arguments of `optimizer_spec` that are none of the optimizer's own, and their defaults."""
+
+MOST_STEPS = 2**31 - 1
+"""The largest `accumulate`: then no count of steps is too large for int64."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -59,16 +71,17 @@ class OptimizerSpec:
     """An optimizer as `add_optimizer` makes it. `optimizer_spec` checks and completes what a user writes.
 
     options: all of the optimizer's. groups: parameters by pattern, with options that differ. schedule: of the rate.
-    lr_input: name of a step's input (a scalar, with the default lr) that is the rate; "" for none. clip_value,
-    clip_norm: bounds of the gradients, None for none. accumulate: how many steps an update takes its gradient from (the
-    mean of theirs). average: decay of a running average of the parameters, None for none.
+    lr_input: name of a step's input (a scalar, with the default lr) that is the rate; True: `learning_rate`, or that
+    with a number; False: there is none. clip_value, clip_norm: bounds of the gradients, None for none. accumulate: how
+    many steps an update takes its gradient from (the mean of theirs). average: decay of a running average of the
+    parameters, None for none.
     """
 
     name: str
     options: Options
     groups: tuple[Group, ...] = ()
     schedule: Schedule = field(default_factory=Schedule)
-    lr_input: str = ""
+    lr_input: str | bool = False
     clip_value: float | None = None
     clip_norm: float | None = None
     accumulate: int = 1
@@ -124,59 +137,75 @@ def optimizer_spec(
         return _described(optimizer, given)
     name = optimizer.lower()
     if name not in DEFAULTS:
-        raise InputError(f"no optimizer {optimizer!r}{did_you_mean(name, DEFAULTS)}: there are {', '.join(DEFAULTS)}")
+        near = did_you_mean(name, DEFAULTS)
+        raise InputError(f"no optimizer {shown(optimizer)}{near}: there are {', '.join(DEFAULTS)}")
     complete = {**DEFAULTS[name], **_checked(name, options)}
     if complete["lr"] is _NONE:
         raise InputError(f"optimizer {name} has no default rate: give lr")
     _consistent(name, complete)
     chosen = []
-    if no_decay:
+    if patterns := () if no_decay is None else listed("no_decay", no_decay):
         decay = "norm_coefficient" if name.startswith("onnx.") else "weight_decay"
-        chosen.append(Group(listed("no_decay", no_decay), {decay: 0.0}))
+        chosen.append(Group(patterns, {decay: 0.0}))
     if not isinstance(groups, list | tuple):
-        raise InputError(f"groups is a list of mappings, not {groups!r}")
+        raise InputError(f"groups is a list of mappings, not {shown(groups)}")
     for entry in groups:
         if not isinstance(entry, Mapping) or "match" not in entry:
-            raise InputError(f"a parameter group is a mapping of match and options, not {entry!r}")
+            raise InputError(f"a parameter group is a mapping of match and options, not {shown(entry)}")
         if not (patterns := listed("match", entry["match"])):
-            raise InputError(f"match must be a glob pattern of names, or a list of such, not {entry['match']!r}")
+            raise InputError(f"match must be a glob pattern of names, or a list of such, not {shown(entry['match'])}")
         group = Group(patterns, _checked(name, {k: v for k, v in entry.items() if k != "match"}))
         _consistent(name, {**complete, **group.options})
         chosen.append(group)
-    for what, bound in (("clip_value", clip_value), ("clip_norm", clip_norm)):
-        if bound is not None:
-            _number(what, bound, lambda x: x > 0, "a positive number")
-    accumulate = checked_integer("accumulate", accumulate)
-    if not isinstance(lr_input, bool | str):
-        raise InputError(f"lr_input must be True, False or the name of an input, not {lr_input!r}")
     if average is not None:
-        _number("average", average, lambda x: 0 <= x < 1, "a decay from 0 to less than 1")
+        average = checked_number("average", average, "a decay from 0 to less than 1", _is_decay)
     return OptimizerSpec(
         name,
         complete,
         tuple(chosen),
         schedule_of(schedule),
-        ("learning_rate" if lr_input else "") if isinstance(lr_input, bool) else lr_input,
-        clip_value,
-        clip_norm,
-        accumulate,
+        _rate_input(lr_input),
+        _bound("clip_value", clip_value),
+        _bound("clip_norm", clip_norm),
+        checked_integer("accumulate", accumulate, 1, MOST_STEPS),
         average,
     )
 
 
+def _rate_input(lr_input: Any) -> str | bool:
+    """What `lr_input` says. InputError."""
+    if isinstance(lr_input, str) and lr_input:
+        return lr_input
+    if type(lr_input).__name__ != "bool":
+        raise InputError(f"lr_input must be True, False or the name of an input, not {shown(lr_input)}")
+    return bool(lr_input)
+
+
+def _bound(what: str, bound: Any) -> float | None:
+    return None if bound is None else checked_number(what, bound, "a positive number", lambda x: x > 0)
+
+
+def _is_decay(x: float) -> bool:
+    return 0 <= x < 1
+
+
 def _described(optimizer: OptimizerSpec | Mapping[str, Any], given: Mapping[str, Any]) -> OptimizerSpec:
     """The optimizer of a finished description, or of a mapping, which goes before what is `given` beside it."""
+    said = [k for k, v in given.items() if k not in _UNSAID or v is not _UNSAID[k]]
     if isinstance(optimizer, OptimizerSpec):
-        defaults = {"lr_input": False, "groups": (), "no_decay": (), "accumulate": 1}
-        more = [k for k, v in given.items() if v != defaults.get(k)]
-        if more:
-            raise InputError(f"{more[0]} is given beside a finished OptimizerSpec: make it with this option")
+        if said:
+            raise InputError(f"{', '.join(said)}: given beside a finished OptimizerSpec: make it with this")
+        known = DEFAULTS.get(optimizer.name) if isinstance(optimizer.name, str) else None
+        if known is None or known.keys() != optimizer.options.keys():
+            raise InputError("an OptimizerSpec is made by optimizer_spec, which completes it")
         return optimizer
     if not isinstance(optimizer, Mapping) or not isinstance(optimizer.get("name"), str):
-        raise InputError(f"an optimizer is a name, or a mapping with its name and options, not {optimizer!r}")
+        raise InputError(f"an optimizer is a name, or a mapping with its name and options, not {shown(optimizer)}")
     options = {str(k): v for k, v in optimizer.items() if k != "name"}
     if "optimizer" in options:
         raise InputError("an optimizer has no option 'optimizer': its mapping has its name as 'name'")
+    if twice := [k for k in said if k in options]:
+        raise InputError(f"{', '.join(twice)}: given twice, in the optimizer's mapping and beside it: leave out one")
     return optimizer_spec(optimizer["name"], **{**given, **options})
 
 
@@ -184,38 +213,37 @@ def _checked(name: str, options: Mapping[str, Any]) -> Options:
     """Options of an optimizer with values that they can have."""
     known = DEFAULTS[name]
     result: dict[str, Option] = {}
+    wrong = []
     for option, value in options.items():
-        if option not in known:
-            near = did_you_mean(option, known)
-            raise InputError(f"optimizer {name} has no option {option!r}{near}: it has {', '.join(known)}")
-        default = known[option]
-        if isinstance(default, bool):
-            if not isinstance(value, bool):
-                raise InputError(f"{option} is True or False, not {value!r}")
-            result[option] = value
-        elif isinstance(default, tuple):
-            if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-                raise InputError(f"{option} is a pair of numbers, not {value!r}")
-            first, second = (_number(option, x, lambda x: 0 <= x < 1, "from 0 to less than 1") for x in value)
-            result[option] = first, second
-        elif isinstance(default, str):
-            if value not in ("standard", "nesterov"):
-                raise InputError(f"{option} is standard or nesterov, not {value!r}")
-            result[option] = value
-        elif name == "onnx.adam" and option in _BELOW_ONE:
-            result[option] = _number(option, value, lambda x: 0 <= x < 1, "from 0 to less than 1")
-        else:
-            result[option] = _number(option, value, lambda x: x >= 0, "not negative")
+        try:
+            if option not in known:
+                near = did_you_mean(option, known)
+                raise InputError(f"optimizer {name} has no option {shown(option)}{near}: it has {', '.join(known)}")
+            result[option] = _option(name, option, value)
+        except InputError as e:
+            wrong.append(str(e))
+    if wrong:
+        raise InputError("; ".join(wrong))
     return result
+
+
+def _option(name: str, option: str, value: Any) -> Option:
+    """The value of an option, by the kind of its default. InputError."""
+    default = DEFAULTS[name][option]
+    if isinstance(default, bool):
+        return checked_flag(option, value)
+    if isinstance(default, str):
+        return checked_choice(option, value, ("standard", "nesterov"))
+    below_one = "from 0 to less than 1"
+    if isinstance(default, tuple):
+        pair = checked_list(option, value, "a pair of numbers", 2)
+        first, second = (checked_number(option, x, f"numbers {below_one}", _is_decay) for x in pair)
+        return first, second
+    if name == "onnx.adam" and option in _BELOW_ONE:
+        return checked_number(option, value, f"a number {below_one}", _is_decay)
+    return checked_number(option, value, "a number from 0 on", lambda x: x >= 0)
 
 
 def _consistent(name: str, options: Options) -> None:
     if options.get("nesterov") and (not options["momentum"] or options["dampening"]):
         raise InputError(f"optimizer {name}: nesterov needs a momentum and no dampening")
-
-
-def _number(option: str, value: object, good: Callable[[float], bool], what: str) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not isinstance(value, int | float) or not number or not math.isfinite(value) or not good(value):
-        raise InputError(f"{option} must be {what}, not {value!r}")
-    return float(value)

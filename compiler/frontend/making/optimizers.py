@@ -103,9 +103,12 @@ def _number(option: object) -> float:
 
 def _rate_input(a: Algorithm, s: Scalars, spec: OptimizerSpec) -> Number | None:
     """The rate as an input of the step, with the optimizer's as default; None if it is none."""
-    if not spec.lr_input:
+    if spec.lr_input is False:
         return None
-    return s.wide(a.input(spec.lr_input, a.dtype, (), default=_number(spec.options["lr"])), a.dtype, "rate")
+    name = "learning_rate" if spec.lr_input is True else spec.lr_input
+    if name in a.names and spec.lr_input is not True:
+        raise InputError(f"lr_input: the model has a value {name!r} already, give another name")
+    return s.wide(a.input(name, a.dtype, (), default=_number(spec.options["lr"])), a.dtype, "rate")
 
 
 def _setting(

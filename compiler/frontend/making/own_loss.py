@@ -3,23 +3,29 @@
 An input that is called like an output of the model is that output (in training form), one like an input that input. If
 there is none like an output, the first of the rest is the output that the loss is on. All others become inputs of the
 step: with the type that a graph declares or that the function's value_info has, else with that of the output. The one
-output is the loss.
+output is the loss: one number, which may have axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
-from compiler.errors import InputError
+from compiler.errors import InputError, did_you_mean
 from compiler.frontend.functions import instantiate
-from compiler.frontend.making.emit import Algorithm, dims_of
+from compiler.frontend.making.emit import Algorithm, Dims, dims_of
+from compiler.frontend.making.facts import Facts
 from compiler.frontend.making.loss_options import Loss
 from compiler.frontend.making.losses import Read
-from compiler.frontend.walk import all_nodes
+from compiler.frontend.making.targets import Targets
+from compiler.frontend.walk import all_nodes, reads
+from compiler.ir.proto import element_type_name
+
+_FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
 def own_inputs(loss: Loss, name: str, outputs: Sequence[str]) -> list[str]:
@@ -29,27 +35,79 @@ def own_inputs(loss: Loss, name: str, outputs: Sequence[str]) -> list[str]:
     return named or [name]
 
 
-def add_own_loss(a: Algorithm, loss: Loss, read: Read, outputs: Mapping[str, str], inputs: Collection[str]) -> str:
-    """Nodes of a loss of the user's. outputs, inputs: of the model; output -> value. InputError: it cannot be used."""
+def add_own_loss(
+    a: Algorithm, facts: Facts, loss: Loss, read: Read, outputs: Mapping[str, str], targets: Targets
+) -> str:
+    """Nodes of a loss of the user's; a scalar of the training float.
+
+    facts: of the model. outputs: its outputs -> their values. InputError: the loss cannot be used.
+    """
     function, types = _function(loss)
-    if len(function.output) != 1:
-        raise InputError(f"your loss has {len(function.output)} outputs: it must have one, the loss")
-    _check_operators(a, function)
+    _check(a, function)
     given = {v: outputs[v] for v in function.input if v in outputs}
-    others = [v for v in function.input if v not in inputs]
+    others = [v for v in function.input if v not in facts.inputs]
     if not given:
         if not others:
             raise InputError("your loss has no input for an output of the model: it must read one")
         given = {others[0]: read.value}
-    given |= {v: v for v in function.input if v in inputs and v not in given}
+    values = list(given.values())
+    given |= {v: v for v in function.input if v in facts.inputs and v not in given}
+    rest = [v for v in function.input if v not in given]
+    if loss.target is not None and len(rest) != 1:
+        raise InputError(
+            f"target={loss.target!r} is one name, but your loss has {len(rest)} inputs to be named"
+            f"{': ' if rest else ''}{', '.join(map(repr, rest))}: leave it out, and call them in your loss what they "
+            "are to be called"
+        )
+    for v in rest:
+        given[v] = _target(loss, read, v, types.get(v), targets)
     call = NodeProto(op_type=function.name, domain=function.domain)
-    for v in function.input:
-        call.input.append(given[v] if v in given else _target(a, loss, read, v, types))
-    result = a.names.fresh("loss")
+    call.input.extend(given[v] for v in function.input)
+    result = a.names.fresh("own/loss")
     call.output.append(result)
     for node in instantiate(function, call, "own", a.names.fresh):
         a.add(node)
-    return result
+    return _scalar(a, Facts(a.behind(facts.model)), result, values)
+
+
+def _scalar(a: Algorithm, facts: Facts, result: str, read: Collection[str]) -> str:
+    """The result as a scalar of the training float. facts: of all nodes. read: what of the model the loss is from."""
+    elem_type, dims = facts.elem_type(result), facts.dims(result)
+    if elem_type not in _FLOATS | {TensorProto.UNDEFINED}:
+        kind = element_type_name(elem_type)
+        raise InputError(f"your loss is {kind}, which has no gradient: compute it in floating point")
+    if dims is not None and any(d != 1 for d in dims):
+        shape = ", ".join("?" if d is None or str(d).startswith("unk__") else str(d) for d in dims)
+        raise InputError(
+            f"your loss has the shape [{shape}], but a loss is one number: end it with ReduceMean or ReduceSum, "
+            "keepdims = 0"
+        )
+    if not _has_slope(facts, result, read):
+        raise InputError(
+            "your loss does not depend on an output of the model by anything that has a gradient, so nothing would "
+            "train: compute it from the output, by operators of floating point"
+        )
+    if elem_type not in (a.dtype, TensorProto.UNDEFINED):
+        result = a.node("Cast", [result], "own/loss_cast", to=a.dtype)
+    if dims == []:
+        return a.node("Identity", [result], "loss")
+    # of unknown rank: if it has more numbers, Reshape tells it
+    return a.node("Reshape", [result, a.const(np.zeros(0), "scalar", TensorProto.INT64)], "loss")
+
+
+def _has_slope(facts: Facts, result: str, read: Collection[str]) -> bool:
+    """Whether a value is computed from others by values of floating point alone."""
+    seen: set[str] = set()
+    stack = [result]
+    while stack:
+        v = stack.pop()
+        if v in seen or facts.elem_type(v) not in _FLOATS | {TensorProto.UNDEFINED}:
+            continue
+        if v in read:
+            return True
+        seen.add(v)
+        stack.extend(reads(facts.producer[v]) if v in facts.producer else ())
+    return False
 
 
 def _formals(loss: Loss) -> list[str]:
@@ -83,11 +141,36 @@ def _function(loss: Loss) -> tuple[FunctionProto, dict[str, ValueInfoProto]]:
     return function, {v.name: v for v in kind.input}
 
 
-def _target(a: Algorithm, loss: Loss, read: Read, name: str, types: Mapping[str, ValueInfoProto]) -> str:
-    declared = types.get(name)
-    if declared is None:
-        return a.input(loss.target or name, read.elem_type, read.dims)
-    return a.input(loss.target or name, declared.type.tensor_type.elem_type, dims_of(declared))
+def _target(loss: Loss, read: Read, name: str, declared: ValueInfoProto | None, targets: Targets) -> str:
+    elem_type = read.elem_type
+    dims: Dims | None = read.dims
+    if declared is not None and declared.HasField("type"):
+        if not declared.type.HasField("tensor_type"):
+            raise InputError(f"input {name!r} of your loss is no tensor: a step takes tensors only")
+        elem_type, dims = declared.type.tensor_type.elem_type or elem_type, dims_of(declared)
+    if loss.target is None:
+        return targets.own(name, read.name, elem_type, dims)
+    return targets.named(loss.target, read.name, elem_type, dims)
+
+
+def _check(a: Algorithm, function: FunctionProto) -> None:
+    """InputError: the function is not one loss, or its operators mean another thing at the opset of the model."""
+    if len(function.output) != 1:
+        raise InputError(f"your loss has {len(function.output)} outputs: it must have one, the loss")
+    if function.attribute:
+        names = ", ".join(map(repr, function.attribute))
+        raise InputError(f"your loss has attributes without a value, {names}: give them defaults (attribute_proto)")
+    defined = set(function.input)
+    for node in function.node:
+        if missing := [v for v in reads(node) if v not in defined]:
+            raise InputError(
+                f"your loss reads {missing[0]!r}, which nothing in it defines{did_you_mean(missing[0], defined)}: make "
+                "it one of its inputs"
+            )
+        defined.update(node.output)
+    if function.output[0] not in defined:
+        raise InputError(f"no node of your loss makes its output {function.output[0]!r}")
+    _check_operators(a, function)
 
 
 def _check_operators(a: Algorithm, function: FunctionProto) -> None:

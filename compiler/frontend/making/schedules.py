@@ -12,8 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from compiler.errors import InputError, did_you_mean
+from compiler.errors import InputError, checked_flag, checked_integer, did_you_mean, shown
+from compiler.frontend.making.arguments import SMALLEST, checked_choice, checked_list, checked_number
 from compiler.frontend.making.scalars import Number, Scalars
+
+LAST = 2**53
+"""The last update that a schedule may name: doubles, in which it computes, tell no later ones apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,9 @@ class Schedule:
         return type(self) is Schedule and not self.warmup
 
     def __post_init__(self) -> None:
-        _check(self.warmup >= 0, self, "warmup", "not negative")
+        for f in fields(self):
+            what = f"schedule {type(self).__name__}: {f.name}"
+            object.__setattr__(self, f.name, _of_kind(what, getattr(self, f.name), str(f.type)))
         _check(0 <= self.warmup_start <= 1, self, "warmup_start", "from 0 to 1")
 
     def rate(self, s: Scalars, done: Number, lr: Number) -> Number:
@@ -78,7 +84,7 @@ class MultiStep(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check(len(self.milestones) > 0 and min(self.milestones) >= 0, self, "milestones", "numbers of updates")
+        _check(len(self.milestones) > 0, self, "milestones", "numbers of updates, one at least")
 
     def _main(self, s: Scalars, done: Number, lr: Number) -> Number:
         drops: Number = 0.0
@@ -162,8 +168,9 @@ class OneCycle(Schedule):
         _check(self.total_steps > 1, self, "total_steps", "more than 1")
         _check(0 <= self.pct_start <= 1, self, "pct_start", "from 0 to 1")
         _check(self.pct_start <= 0.5 or not self.three_phase, self, "pct_start", "at most 0.5 with three phases")
-        _check(self.anneal_strategy in ("cos", "linear"), self, "anneal_strategy", "cos or linear")
-        _check(min(self.div_factor, self.final_div_factor) > 0, self, "div_factor", "positive")
+        checked_choice("schedule OneCycle: anneal_strategy", self.anneal_strategy, ("cos", "linear"))
+        for option in ("div_factor", "final_div_factor"):
+            _check(getattr(self, option) >= SMALLEST, self, option, "positive")
 
     def _main(self, s: Scalars, done: Number, lr: Number) -> Number:
         low = s.op("Div", lr, float(self.div_factor), hint="rate.initial")
@@ -207,35 +214,43 @@ def schedule_of(given: Schedule | str | Mapping[str, Any] | None) -> Schedule:
     """A schedule from its name, or {"name": ..., option: value}. InputError: what there is not, or out of range."""
     if isinstance(given, Schedule):
         return given
+    if not isinstance(given, str | Mapping | None):
+        raise InputError(f"schedule must be a name, or a mapping of its name and options, not {shown(given)}")
     options = {"name": given} if isinstance(given, str) else dict(given or {"name": "constant"})
-    name = options.pop("name", "constant")
-    if name not in SCHEDULES:
-        raise InputError(f"no schedule {name!r}{did_you_mean(name, SCHEDULES)}: there are {', '.join(SCHEDULES)}")
+    said = options.pop("name", "constant")
+    names = {_plain(name): name for name in SCHEDULES}
+    if not isinstance(said, str) or _plain(said) not in names:
+        raise InputError(f"no schedule {shown(said)}{did_you_mean(said, SCHEDULES)}: there are {', '.join(SCHEDULES)}")
+    name = names[_plain(said)]
     known = {f.name: f for f in fields(SCHEDULES[name])}
-    for option, value in options.items():
+    for option in options:
         if option not in known:
             near = did_you_mean(option, known)
-            raise InputError(f"schedule {name} has no option {option!r}{near}: it has {', '.join(known)}")
-        _check_kind(name, option, value, str(known[option].type))
+            raise InputError(f"schedule {name} has no option {shown(option)}{near}: it has {', '.join(known)}")
     missing = [option for option, f in known.items() if f.default is MISSING and option not in options]
     if missing:
-        raise InputError(f"schedule {name} needs its {missing[0]}")
+        raise InputError(f"schedule {name} needs its {', '.join(missing)}")
     return SCHEDULES[name](**options)
 
 
-def _check_kind(name: str, option: str, value: object, kind: str) -> None:
-    """InputError if an option's value is not of the type that its field declares."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    fits: Mapping[str, bool] = {
-        "int": whole,
-        "float": whole or (isinstance(value, float) and math.isfinite(value)),
-        "str": isinstance(value, str),
-        "bool": isinstance(value, bool),
-        "bool | None": isinstance(value, bool | None),
-        "Sequence[int]": isinstance(value, list | tuple) and all(isinstance(x, int) for x in value),
-    }
-    if not fits[kind]:
-        raise InputError(f"schedule {name}: {option} is {value!r}, not of type {kind}")
+def _plain(name: str) -> str:
+    """A name without what people write in different ways: OneCycle, one-cycle."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _of_kind(what: str, value: Any, kind: str) -> Any:
+    """An option of the type that its field declares. InputError."""
+    match kind:
+        case "int":
+            return checked_integer(what, value, 0, LAST)
+        case "float":
+            return checked_number(what, value)
+        case "Sequence[int]":
+            several = checked_list(what, value, "a list of integers")
+            return tuple(checked_integer(f"{what}, each", x, 0, LAST) for x in several)
+        case "bool" | "bool | None":
+            return None if value is None and kind != "bool" else checked_flag(what, value)
+    return value
 
 
 def _check(good: bool, schedule: Schedule, option: str, what: str) -> None:

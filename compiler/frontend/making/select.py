@@ -10,15 +10,15 @@ state of a Loop that no iteration changes, which is how tf2onnx hands weights to
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.errors import InputError, did_you_mean
+from compiler.frontend.making.arguments import checked_texts
 from compiler.frontend.making.facts import Facts, attribute, constant_of
 from compiler.frontend.walk import all_nodes, bodies, defined
 from compiler.ir.proto import element_type_name
@@ -57,6 +57,9 @@ TRAINABLE = {TensorProto.FLOAT, TensorProto.DOUBLE}
 
 _FLOATS = TRAINABLE | {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
+DENSE = "a sparse initializer does not train, as its update is dense: store it as a dense initializer"
+"""What to do about sparse weights."""
+
 Patterns = str | Sequence[str]
 """One glob pattern, or several."""
 
@@ -88,6 +91,12 @@ def candidates(facts: Facts) -> dict[str, Candidate]:
         if made is not None:
             found[made.name] = made
     return found
+
+
+def sparse_weights(facts: Facts, freeze: Sequence[str] = ()) -> list[str]:
+    """Initializers of floating point in sparse form, but those that a pattern freezes."""
+    names = [name for name, elem_type in facts.sparse.items() if elem_type in _FLOATS]
+    return [name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in freeze)]
 
 
 def _made_by(node: NodeProto, facts: Facts) -> Candidate | None:
@@ -191,11 +200,7 @@ def _is_token(tensor: Candidate) -> bool:
 
 def listed(option: str, patterns: Patterns) -> tuple[str, ...]:
     """The patterns of an option, one by one. InputError: they are something else."""
-    several = isinstance(patterns, Collection) and not isinstance(patterns, str)
-    names: tuple[Any, ...] = tuple(patterns) if several else (patterns,)
-    if not all(isinstance(name, str) and name for name in names):
-        raise InputError(f"{option} must be a glob pattern of names, or a list of such, not {patterns!r}")
-    return names
+    return checked_texts(option, patterns, "a glob pattern of names, or a list of such")
 
 
 def choose(
@@ -218,12 +223,12 @@ def choose(
         for name in train:
             if name in known:
                 _check_trainable(known[name], name in reached)
-        chosen = _matched("train", train, default, known) & reached
+        chosen = _matched("train", train, default, known, facts.sparse) & reached
     if freeze is not None:
-        chosen -= _matched("freeze", freeze, default, known)
+        chosen -= _matched("freeze", freeze, default, known, facts.sparse)
     result = [c for name, c in known.items() if name in chosen]
     if not result:
-        raise InputError(_nothing(default, known, train, freeze))
+        raise InputError(_nothing(default, known, train, freeze, sparse_weights(facts)))
     return result
 
 
@@ -242,6 +247,7 @@ def _nothing(
     known: Mapping[str, Candidate],
     train: Sequence[str] | None,
     freeze: Sequence[str] | None,
+    sparse: Sequence[str],
 ) -> str:
     if train is not None or freeze is not None:
         given = [
@@ -252,6 +258,8 @@ def _nothing(
     narrow = [c.name for c in known.values() if c.elem_type not in TRAINABLE and c.shape]
     if narrow:
         return f"the weights are in half precision, in which updates are lost ({_some(narrow)}): convert to float32"
+    if sparse:
+        return f"there is nothing to train but {_some(sparse)}: {DENSE}"
     if default:
         return f"no weight has influence on the loss: there are {_some(default)}"
     return "the model has no weights of floating point, so there is nothing to train"
@@ -263,11 +271,19 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _matched(
-    option: str, patterns: Sequence[str], default: Mapping[str, Candidate], known: Mapping[str, Candidate]
+    option: str,
+    patterns: Sequence[str],
+    default: Mapping[str, Candidate],
+    known: Mapping[str, Candidate],
+    sparse: Iterable[str],
 ) -> set[str]:
     found = set()
     for pattern in patterns:
         matched = {pattern} & set(known) or set(fnmatch.filter(default, pattern))
+        if not matched and (names := fnmatch.filter(sparse, pattern)):
+            if option == "train":
+                raise InputError(f"train: {_some(names)}: {DENSE}")
+            continue
         if not matched:
             near = did_you_mean(pattern, known) or f": there are {_some(default)}"
             raise InputError(f"{option}: no weight matches {pattern!r}{near}")
