@@ -71,7 +71,7 @@ int main(int count, char **arguments) {
 
 def contents(weights: Path, features: tuple = ()) -> Contents:
     stored, order, head = _stored(weights, STATES)
-    layout = Layout((), (), STATES, 64, 960, 64, 0, ("bad",), ("",), 1, (0,), (0,))
+    layout = Layout((), (), STATES, 64, 960, 64, 0, ("bad",), ("",), 1, (0,), (0,), brief=False)
     graphs = [Graph("step", layout, "no_code", "no_constants")]
     return Contents("toy", "toy", "0", "test", graphs, STATES, stored, head, order, features, ("no_code", "no_pool"))
 

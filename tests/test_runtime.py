@@ -20,7 +20,7 @@ import onnx
 import pytest
 
 import compiler
-from compiler.runtime.executable import Executable
+from compiler.codegen import brief
 from compiler.runtime.threads import Pool
 from tests.frontend.small import linear
 from tests.models import lenet, mlp, tiny
@@ -31,6 +31,22 @@ from tests.test_models import example
 Arrays = dict[str, np.ndarray]
 RANDOM = np.random.default_rng(0)
 BATCH = {"x": RANDOM.normal(size=(16, 4)).astype(np.float32), "label": RANDOM.integers(0, 3, 16)}
+
+
+BRIEF, MOST = 0, brief.MOST
+"""In place of a number of threads: the step is brief, so one runs it."""
+
+
+@pytest.fixture(autouse=True)
+def steps_are_not_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small models run on as many threads as a test says."""
+    monkeypatch.setattr(brief, "MOST", -1)
+
+
+def compiled(model: onnx.ModelProto, threads: int) -> compiler.StepFunction:
+    """A step on these threads; and until the next one all that is compiled is brief, or all is not."""
+    brief.MOST = MOST if threads == BRIEF else -1
+    return compiler.compile(model, threads=threads or 2)
 
 
 def threads_of_this_process() -> int:
@@ -83,7 +99,7 @@ def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
     model, batches = build(), data()
 
     def run(threads: int) -> list[Any]:
-        step = compiler.compile(model, threads=threads)
+        step = compiled(model, threads)
         step.initialize(1)
         found = [bits(step(feeds)) for feeds in batches]
         inference = {v.name for v in model.graph.input}
@@ -92,7 +108,7 @@ def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
 
     one = run(1)
     assert run(1) == one
-    for threads in (2, 3):
+    for threads in (BRIEF, 2, 3):
         assert run(threads) == one
 
 
@@ -115,9 +131,9 @@ def in_threads(*work: Callable[[], Any]) -> None:
     assert not problems, problems
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [BRIEF, 1, 2])
 def test_calls_from_several_threads_take_turns(threads: int) -> None:
-    step, alone = compiler.compile(tiny(), threads=threads), compiler.compile(tiny())
+    step, alone = compiled(tiny(), threads), compiler.compile(tiny())
     halves = [{n: a[:8] for n, a in BATCH.items()}, BATCH]
 
     def work() -> None:
@@ -135,9 +151,9 @@ def test_calls_from_several_threads_take_turns(threads: int) -> None:
     assert bits(step.state) == bits(alone.state)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [BRIEF, 1, 2])
 def test_steps_run_side_by_side(threads: int) -> None:
-    steps = [compiler.compile(tiny(seed=s), threads=threads) for s in (0, 1)]
+    steps = [compiled(tiny(seed=s), threads) for s in (0, 1)]
     alone = [compiler.compile(tiny(seed=s)) for s in (0, 1)]
 
     def worker(step: compiler.StepFunction) -> Callable[[], None]:
@@ -165,17 +181,18 @@ def test_compiling_in_several_threads() -> None:
 def test_a_step_cannot_be_called_from_within_its_own_call(monkeypatch: pytest.MonkeyPatch) -> None:
     step = compiler.compile(linear())
     step(x=X, t=T)
-    attempt, refused = Executable.attempt, list[Any]()
+    found, refused = step._recent["step"], list[Any]()
+    attempt = found.attempt
 
-    def handler(self: Executable, feeds: Arrays) -> Arrays | None:  # as a signal handler may, in the middle
+    def handler(feeds: Arrays) -> Arrays | None:  # as a signal handler may, in the middle
         monkeypatch.undo()
         for call, names in ((step, "xt"), (step.infer, "x")):
             with pytest.raises(compiler.OnnxcError, match="cannot be called from within its own call"):
                 call({name: feeds[name] for name in names})
             refused.append(call)
-        return attempt(self, feeds)
+        return attempt(feeds)
 
-    monkeypatch.setattr(Executable, "attempt", handler)
+    monkeypatch.setattr(found, "attempt", handler)
     step(x=X, t=T)
     step(x=X, t=T)
     assert len(refused) == 2
@@ -211,9 +228,9 @@ def contents(step: compiler.StepFunction) -> bytes:
     return b"".join(a.tobytes() for a in step.state.values())
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [BRIEF, 1, 3])
 def test_a_forked_child_goes_on_by_itself(threads: int) -> None:
-    step = compiler.compile(tiny(), threads=threads)
+    step = compiled(tiny(), threads)
     for _ in range(3):
         step(BATCH)
 
@@ -297,9 +314,9 @@ def test_a_fork_waits_for_the_steps_of_other_threads() -> None:
 
 # --- interrupts ------------------------------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("ignore:the model has no initialization graph")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [BRIEF, 1, 2])
 def test_interrupts_at_any_time_leave_a_step_that_works(threads: int) -> None:
-    step = compiler.compile(tiny(), threads=threads)
+    step = compiled(tiny(), threads)
     step(BATCH)
     old = signal.signal(signal.SIGALRM, signal.default_int_handler)
     interrupts = 0
@@ -376,8 +393,10 @@ def test_the_interpreter_ends_with_live_workers(end: str) -> None:
         import atexit, os, sys, threading, time
         import numpy as np
         import compiler
+        from compiler.codegen import brief
         from tests.models import tiny
 
+        brief.MOST = -1
         feeds = {{"x": np.ones((4, 4), np.float32), "label": np.zeros(4, int)}}
         step = compiler.compile(tiny(), threads=3)
         step(feeds)

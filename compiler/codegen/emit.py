@@ -12,7 +12,8 @@ import numpy as np
 from compiler.codegen.native import Kernel, barrier, i64, u8
 from compiler.codegen.native.dispatch import Entry
 from compiler.codegen.native.sequence import Sequence
-from compiler.codegen.plan import BARRIER_WORD, STATUS_WORD, Plan, Statement
+from compiler.codegen.plan import BARRIER_WORD, STATUS_WORD, Plan
+from compiler.codegen.units import Statement
 from compiler.ir.dump import node_text
 
 PIECE = 150

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from compiler.codegen.brief import is_brief
 from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, Out, Peek, Scratch, Status, Temp, Words
 from compiler.codegen.fuse import fused_call
 from compiler.codegen.kernels.strided import copy_call
@@ -16,7 +17,7 @@ from compiler.codegen.memory import Memory, Place, place
 from compiler.codegen.native.threads import BARRIER_BYTES
 from compiler.codegen.schedule import schedule
 from compiler.codegen.steps import step_call
-from compiler.codegen.units import VIEWS, Cycle, Schedule, Unit
+from compiler.codegen.units import VIEWS, Cycle, Schedule, Statement, Unit
 from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import AnyArray, TensorType
@@ -31,20 +32,6 @@ STATUS_WORD, BARRIER_WORD = 0, 1
 
 _IN_ORDER = (VIEWS - {"BitCast"}) | {"Cast"}
 """Ops that leave each element where it is in row-major order."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One line of the step.
-
-    kind: node (a comment), call, barrier, check (leave if the status is set), if, else, while, end.
-    word: index in the table of the call's record, or of the address of the flag of an if or while.
-    """
-
-    kind: str
-    node: Node | None = None
-    call: Call | None = None
-    word: int = 0
 
 
 @dataclass
@@ -333,9 +320,26 @@ class _Planner:
 
     def _fed(self, value: str) -> str:
         """The input of the graph whose elements are those of a value, in the same order; '' if there is none."""
-        while (node := self.graph.producer(value)) is not None and node.op in _IN_ORDER:
-            value = node.inputs[0]
+        while (node := self.graph.producer(value)) is not None and (given := self._in_order(node)):
+            value = given
         return value if value in self.graph.inputs else ""
+
+    def _in_order(self, node: Node) -> str:
+        """The operand whose elements are those of the node's result, in the same order, or some of them, or ''.
+
+        Of Where that is the one that has 0 for those it leaves out, which is no number to tell of: 0 is in any range.
+        """
+        if node.op in _IN_ORDER:
+            return node.inputs[0]
+        if node.op != "Where":
+            return ""
+        zero, given = node.inputs[1:] if self._is_zero(node.inputs[1]) else node.inputs[:0:-1]
+        same = self.s.types[given].shape == self.s.types[node.outputs[0]].shape
+        return given if same and self._is_zero(zero) else ""
+
+    def _is_zero(self, value: str) -> bool:
+        constant = self.graph.constant(value)
+        return constant is not None and not constant.any()
 
     def _extra(self, key: object, array: AnyArray) -> int:
         if key not in self.extra:
@@ -374,6 +378,7 @@ class _Planner:
             threads=self.threads,
             table_blocks=tuple(b for b, _ in self.words),
             table_values=tuple(v for _, v in self.words),
+            brief=is_brief(self.statements, self.s.types),
         )
 
 

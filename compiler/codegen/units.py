@@ -1,4 +1,4 @@
-"""Units of work: what a schedule is a list of."""
+"""Units of work, what a schedule is a list of; and statements, what a plan is a list of."""
 
 from __future__ import annotations
 
@@ -122,6 +122,20 @@ class Schedule:
             at += self.strided[value].offset * ITEMSIZE[self.types[value].dtype] if value in self.strided else 0
             value = self.views[value]
         return at
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One line of the step.
+
+    kind: node (a comment), call, barrier, check (leave if the status is set), if, else, while, end.
+    word: index in the table of the call's record, or of the address of the flag of an if or while.
+    """
+
+    kind: str
+    node: Node | None = None
+    call: Call | None = None
+    word: int = 0
 
 
 def reads(call: Call) -> list[str]:

@@ -118,7 +118,8 @@ class Layout:
     int64 that is 0, or after a refused step tells by `refusal` the number of a message and the first element that it is
     about. messages: what may be wrong. checked: for each message the input whose elements it counts, in row-major
     order, or ''. table_blocks, table_values: the words of the table. threads: how many threads the arena has scratch
-    memory for.
+    memory for. brief: whether it surely ends in less than a millisecond, so that one thread runs it alone, and in
+    Python keeps the interpreter's lock: to let that go and get it again takes as long as a small matrix product.
     """
 
     inputs: tuple[Slot, ...]
@@ -133,6 +134,7 @@ class Layout:
     threads: int
     table_blocks: tuple[int, ...]
     table_values: tuple[int, ...]
+    brief: bool
 
     @property
     def memory(self) -> MemoryUse:

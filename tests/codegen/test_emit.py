@@ -38,7 +38,7 @@ def test_every_kernel_that_is_called_is_shown_once() -> None:
     told = re.findall(r"^# (\w+)\(lo, hi, .*\)\n#     of compiler\.codegen\.kernels\.", text, re.MULTILINE)
     assert sorted([*defined, *told]) == sorted({*called, "step"})
     assert {"reduce_rows", "reduce_rows_2"} <= set(defined)
-    assert {"gemm", "gemm_2"} <= set(told)
+    assert {"small_gemm", "small_gemm_2"} <= set(told)
     assert {f for f in defined if f.startswith("part")} == {"part0", "part1"}
     assert "pass" not in text.split()
     assert "# c0 = 0.0\ndef loop_relu" in text

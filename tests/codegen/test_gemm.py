@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compiler.codegen.kernels import gemm  # noqa: F401  # registers the lowerings
+from compiler.codegen.calls import In, Out
+from compiler.codegen.kernels import gemm
 from compiler.codegen.native import TILE
 from compiler.errors import UnsupportedError
 from tests.codegen.runner import NodeRun, make_node, run_op
@@ -30,7 +34,7 @@ def close(got: Array, want: Array, k: int) -> None:
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=bound)
 
 
-def check_gemm(dtype: str, m: int, n: int, k: int, c: tuple[int, ...] | None = None, **attrs: float) -> None:
+def check_gemm(dtype: str, m: int, n: int, k: int, c: tuple[int, ...] | None = None, **attrs: float) -> Array:
     a = values(dtype, *((k, m) if attrs.get("transA") else (m, k)))
     b = values(dtype, *((n, k) if attrs.get("transB") else (k, n)), seed=1)
     bias = None if c is None else values(dtype, *c, seed=2)
@@ -40,6 +44,7 @@ def check_gemm(dtype: str, m: int, n: int, k: int, c: tuple[int, ...] | None = N
     if bias is not None:
         want = want + attrs.get("beta", 1.0) * bias.astype(np.float64)
     close(y, want, k)
+    return y
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -68,7 +73,27 @@ EXTENTS = st.integers(0, 2 * NR + 1)
     bias=st.booleans(),
 )
 def test_gemm_edges(dtype: str, m: int, n: int, k: int, trans_a: int, trans_b: int, bias: bool) -> None:
-    check_gemm(dtype, m, n, k, (n,) if bias else None, transA=trans_a, transB=trans_b)
+    """The kernel for small products and that for all others give the same bits."""
+    c = (n,) if bias else None
+    small = check_gemm(dtype, m, n, k, c, transA=trans_a, transB=trans_b)
+    with patch.object(gemm, "SMALL", -1):
+        other = check_gemm(dtype, m, n, k, c, transA=trans_a, transB=trans_b)
+    assert small.tobytes() == other.tobytes()
+
+
+def test_which_products_are_small() -> None:
+    def kernels(p: gemm.Product, c: In | int = 0, **how: bool) -> list[str]:
+        return [call.kernel.name for call in p.calls("f32", In("a"), In("b"), c, Out("y"), **how)]
+
+    plain, turned = gemm.Product(4, 8, 64, (64, 1), (8, 1), (8, 1)), gemm.Product(4, 8, 64, (64, 1), (1, 64))
+    assert kernels(plain) == kernels(plain, In("c")) == kernels(turned) == ["small_gemm"]
+    assert kernels(replace(plain, alpha=2.0)) == kernels(replace(plain, beta=2.0), In("c")) == ["gemm"]
+    assert kernels(replace(plain, c=(1, 0)), In("c")) == ["gemm"]
+    assert kernels(replace(plain, b=(16, 2))) == ["gemm"]
+    assert kernels(replace(plain, m=1, n=1, k=385)) == ["gemm"]  # two blocks of terms
+    assert kernels(replace(plain, m=65)) == ["gemm"]
+    assert kernels(turned, fixed_b=True) == ["small_gemm"]
+    assert kernels(replace(turned, n=32), fixed_b=True) == ["pack_panels", "gemm"]  # packed once for all iterations
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -13,7 +13,9 @@ from compiler.codegen.native import (
     assembly,
     kernel,
     make_micro,
+    make_micro_edge,
     make_transpose,
+    make_transpose_edge,
     native,
     tile_for,
     transpose_block,
@@ -90,6 +92,55 @@ def test_micro_kernel_as_plain_python() -> None:
 def test_a_symbol_per_tile() -> None:
     kernels = [make_call("f32", Tile(2, 1, 4)), make_call("f32", Tile(3, 1, 4)), make_call("f32", b_table=True)]
     assert len({k.symbol for k in kernels}) == 3
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+@pytest.mark.parametrize("tile", [Tile(8, 1, 8), Tile(3, 2, 4), Tile(2, 1, 2)])
+def test_micro_kernel_at_edges(name: str, tile: Tile) -> None:
+    """Rows and columns that are not there stay as they were; d may be c, or no matrix, or a row for all."""
+    micro = make_micro_edge(name, tile)
+
+    @kernel
+    def edge(lo: int, hi: int, a: int, b: int, k: int, c: int, d: int, ldd: int, ni: int, nj: int) -> None:
+        micro(a, k, 1, b, 20, k, c, 20, d, ldd, ni, nj)
+
+    run, depth = native(edge), 5
+    a, b, d = exact((tile.mr, depth), name, 1), exact((depth + 1, 20), name, 2), exact((tile.mr + 1, 20), name, 3)
+    for rows in range(1, tile.mr + 3):
+        for columns in range(1, tile.nr + 3):
+            ni, nj = min(rows, tile.mr), min(columns, tile.nr)
+            for form in ("none", "own", "row", "matrix"):
+                for function in (run, edge):
+                    c = exact((tile.mr + 1, 20), name, 4)
+                    term, at = {
+                        "none": (np.zeros_like(c), 0),
+                        "own": (c.copy(), address(c)),
+                        "row": (np.broadcast_to(d[0], c.shape), address(d)),
+                        "matrix": (d, address(d)),
+                    }[form]
+                    want = c.copy()
+                    want[:ni, :nj] = a[:ni] @ b[:depth, :nj] + term[:ni, :nj]
+                    ldd = 0 if form == "row" else 20
+                    function(0, 1, address(a), address(b), depth, address(c), at, ldd, rows, columns)
+                    np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_transpose_at_edges(size: int) -> None:
+    n, block = transpose_block(size), make_transpose_edge(size)
+
+    @kernel
+    def transpose(lo: int, hi: int, src: int, lds: int, dst: int, ldd: int, ni: int) -> None:
+        block(src, lds, dst, ldd, ni)
+
+    for rows in range(1, n + 2):
+        x = np.random.default_rng(rows).integers(0, 256, (min(rows, n), n)).astype(f"u{size}")
+        want = np.zeros((n + 1, n + 3), x.dtype)
+        want[:n, :n] = x[np.minimum(np.arange(n), len(x) - 1)].T
+        for run in (native(transpose), transpose):
+            y = np.zeros_like(want)
+            run(0, 1, address(x), n, address(y), n + 3, rows)
+            np.testing.assert_array_equal(y, want)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])

@@ -45,6 +45,17 @@ def test_softmax(dtype, shape, axis):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_short_rows_have_the_bits_of_columns(dtype, op):
+    for rows in (1, 3, 8, 65):
+        for n in (1, 2, 3, 7, 8, 9, 15, 16):
+            x = np.random.default_rng(n).standard_normal((rows, n)).astype(dtype) * 5
+            (along,) = run_op(op, x, axis=1)
+            (across,) = run_op(op, np.ascontiguousarray(x.T), axis=0)
+            assert along.tobytes() == np.ascontiguousarray(across.T).tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_no_overflow_and_digits_kept(dtype):
     x = np.array([[10000, 10001, 9990], [-10000, -10003, -9999], [0, -np.inf, 1]], dtype)
     with np.errstate(invalid="ignore"):

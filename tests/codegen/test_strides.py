@@ -44,7 +44,7 @@ def attention(batch: int, time: int, heads: int, size: int) -> Graph:
 @pytest.mark.parametrize(("batch", "time", "heads", "size"), [(2, 9, 3, 8), (1, 7, 1, 16), (2, 70, 2, 96)])
 def test_attention_reads_its_operands_where_they_are(batch: int, time: int, heads: int, size: int) -> None:
     graph = attention(batch, time, heads, size)
-    assert set(kernels(graph)) == {"gemm"}
+    assert set(kernels(graph)) <= {"gemm", "small_gemm"}
     check(graph, {"x": normal(batch, time, 3 * heads * size) / 8}, steps=1)
 
 

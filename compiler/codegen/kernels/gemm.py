@@ -12,7 +12,9 @@ import numpy as np
 
 from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Temp, Words, lowers
 from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
+from compiler.codegen.kernels.gemm_small import make_small_gemm, scratch_bytes
 from compiler.codegen.kernels.gemm_tile import (
+    BLOCK,
     blocks,
     factors_of,
     make_pack,
@@ -23,6 +25,9 @@ from compiler.codegen.kernels.gemm_tile import (
 )
 from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_micro_add, make_tile
 from compiler.errors import Problem, UnsupportedError
+
+SMALL = 32768
+"""Multiplications of a product that is small: about a microsecond, which no threads need to share."""
 
 HEADER = 15  # words of a product before its table of offsets
 ONE = bits_of(1.0, "f64")
@@ -101,7 +106,9 @@ class Product:
     alpha: float = 1.0
     beta: float = 1.0
 
-    def calls(self, dtype: str, a: In, b: In, c: In | int, y: Out, *, fixed_b: bool = False) -> list[Call]:
+    def calls(
+        self, dtype: str, a: In, b: In | Temp, c: In | int, y: Out | Temp, *, fixed_b: bool = False
+    ) -> list[Call]:
         """The calls that compute it. c: 0 if there is none. UnsupportedError: not for this element type.
 
         fixed_b: b is the same in all iterations of a loop around, so that it pays to pack it in a call of its own.
@@ -111,6 +118,11 @@ class Product:
         if dtype not in TILE:
             raise UnsupportedError(Problem(f"there are no matrix products of {dtype}", remedy="cast to f32"))
         mr, nr, size, _, _ = parts(dtype)
+        fixed = (
+            b if fixed_b and isinstance(b, In) and self.k * self.n * size > 4096 and len(self.offsets) == 1 else None
+        )
+        if self._is_small(c) and not fixed:
+            return [self._small_call(dtype, a, b, c, y)]
         block, panels = blocks(self.k), -(-self.n // nr)
         # A group of rows packs its panel again: it has many tiles, unless there would be too little to share out.
         tiles = -(-self.m // mr)
@@ -126,8 +138,8 @@ class Product:
         if packed_a:
             columns = pack_columns(dtype, a, self.k, self.m, self.a[1])
             before, left = [columns.call], (columns.memory, (0, mr))
-        if fixed_b and self.k * self.n * size > 4096 and len(self.offsets) == 1:
-            packed = pack_panels(dtype, b, self.k, self.n, self.b)
+        if fixed:
+            packed = pack_panels(dtype, fixed, self.k, self.n, self.b)
             before, right, packed_b = [*before, packed.call], (packed.memory, (nr, self.k)), False
         extents = (self.m, self.n, self.k, *left[1], *right[1], *self.c)
         words = (*extents, block, height, groups, panels, int(packed_b), int(packed_a))
@@ -137,7 +149,19 @@ class Product:
         scratch = Scratch(block * nr * size if packed_b else 0)
         return [*before, Call(make_gemm(dtype), len(self.offsets) * panels * groups, (*args, scratch))]
 
-    def _integer_call(self, dtype: str, a: In, b: In, c: In | int, y: Out) -> Call:
+    def _is_small(self, c: In | int) -> bool:
+        """Whether `make_small_gemm` computes it."""
+        plain = self.alpha == 1 and (not c or (self.beta == 1 and (self.c[1] == 1 or self.n == 1)))
+        return plain and 0 < self.k <= BLOCK and self.m * self.n * self.k <= SMALL and 1 in self.b
+
+    def _small_call(self, dtype: str, a: In, b: In | Temp, c: In | int, y: Out | Temp) -> Call:
+        rsb, csb = self.b
+        extents = (self.m, self.n, self.k, *self.a, rsb if csb == 1 else csb, self.c[0], int(csb == 1))
+        table = Words((*extents, *(v for offsets in self.offsets for v in offsets)))
+        scratch = Scratch(0 if csb == 1 else scratch_bytes(dtype, self.k))
+        return Call(make_small_gemm(dtype), len(self.offsets), (a, b, c, y, table, scratch))
+
+    def _integer_call(self, dtype: str, a: In, b: In | Temp, c: In | int, y: Out | Temp) -> Call:
         if self.alpha % 1 or (self.beta % 1 and c):
             what = f"a Gemm of {dtype} with alpha {self.alpha}, beta {self.beta}"
             raise UnsupportedError(Problem(what, remedy="only whole numbers are exact: cast to f64"))

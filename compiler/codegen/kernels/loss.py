@@ -117,7 +117,9 @@ def make_pick(name: str, label: str) -> Kernel:
                 y[i] = zero
             else:
                 c = min(max(c, 0), classes - 1)
-                n, d = (lo + i) // inner, (lo + i) % inner
+                n, d = lo + i, 0
+                if inner != 1:  # divisions are what takes longest here
+                    n, d = (lo + i) // inner, (lo + i) % inner
                 y[i] = -x[(n * classes + c) * inner + d] * (w[c] if weighted else one)
 
     return pick_loss

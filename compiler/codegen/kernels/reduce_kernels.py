@@ -124,11 +124,8 @@ def reduce_columns(lo, hi, src, shift, dst, meta):
     memory, totals = tile(), wide_tile()
     part, total = ptr_in(memory, 4), ptr_wide(totals, 5)
     for u in range(hi - lo):
-        k, c, column = lo + u, 0, 0
-        if blocks != 1:  # divisions are what takes longest for few elements
-            k, column = k // blocks, k % blocks * WIDTH
-        if pieces != 1:
-            k, c = k // pieces, k % pieces
+        column = (lo + u) % blocks * WIDTH
+        k, c = (lo + u) // blocks // pieces, (lo + u) // blocks % pieces
         width = min(WIDTH, columns - column)
         base, rest = src + SIZE * column, k
         for a in range(kept):
@@ -141,10 +138,8 @@ def reduce_columns(lo, hi, src, shift, dst, meta):
         {shifts}
         r, stop = c * chunk, min((c + 1) * chunk, rows)
         while r < stop:
-            first, rest = r, 0
-            if reduced != 1:
-                first, rest = r % extent, r // extent
-            at = base + first * step
+            first = r % extent
+            at, rest = base + first * step, r // extent
             for q in range(1, reduced):
                 at += SIZE * (rest % m[w + 2 * q]) * m[w + 1 + 2 * q]
                 rest = rest // m[w + 2 * q]

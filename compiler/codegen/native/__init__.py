@@ -41,8 +41,9 @@ asin, floor, rint, ...) comes from numpy.
 
 **Micro kernels** (vector.py): `TILE["f32"]` is (mr, nv, vl) of the register tile; `make_micro("f32")` gives
 `micro(a, rsa, csa, b, ldb, k, c, ldc)`; options take offsets of a and b from tables and accumulate; `make_micro_add`
-adds a matrix at the end.
-`make_transpose(size)` gives `block(src, lds, dst, ldd)` over `transpose_block(size)` rows and columns.
+adds a matrix at the end, `make_micro_edge` also leaves out rows and columns of the tile that are not there.
+`make_transpose(size)` gives `block(src, lds, dst, ldd)` over `transpose_block(size)` rows and columns;
+`make_transpose_edge` takes how many rows there are.
 
 **Building**: `compile_objects(kernels, target, jobs)` -> objects (cached by content), `load(kernels or objects)` ->
 {symbol: address}, `shared_library(objects, {name: symbol}, path, cc)`, `native(kernel)` -> a Python function.
@@ -104,7 +105,9 @@ from compiler.codegen.native.vector import (
     Tile,
     make_micro,
     make_micro_add,
+    make_micro_edge,
     make_transpose,
+    make_transpose_edge,
     tile_for,
     transpose_block,
 )
@@ -164,9 +167,11 @@ __all__ = [
     "load",
     "make_micro",
     "make_micro_add",
+    "make_micro_edge",
     "make_pool",
     "make_tile",
     "make_transpose",
+    "make_transpose_edge",
     "maximum",
     "minimum",
     "native",

@@ -42,12 +42,14 @@ class Entry(Kernel):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return Entry, (self.kernel,)  # computed anew where it arrives, so that a kernel that came out different shows
 
-    def ir(self) -> str:
-        """LLVM IR text, for any target."""
+    def ir(self, *, inner: bool = False) -> str:
+        """LLVM IR text, for any target. inner: for a module that declares the kernel, as a function of its own."""
+        kind, how = ("internal ", " noinline") if inner else ("", "")
         count = self.kernel.nargs
-        lines = [
-            f"declare void @{self.kernel.symbol}({', '.join(['i64'] * count)})",
-            f"define void @{self.symbol}(i64 %record, i64 %thread, i64 %threads) {{",
+        declared = f"declare void @{self.kernel.symbol}({', '.join(['i64'] * count)})"
+        lines = [] if inner else [declared]
+        lines += [
+            f"define {kind}void @{self.symbol}(i64 %record, i64 %thread, i64 %threads){how} {{",
             "entry:",
             "  %p = inttoptr i64 %record to ptr",
         ]

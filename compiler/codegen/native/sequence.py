@@ -9,6 +9,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from compiler.codegen.native.dispatch import Entry
 from compiler.codegen.native.kernel import Kernel
 from compiler.codegen.native.memory import i64, u8
 from compiler.errors import BuildError
@@ -30,6 +31,11 @@ class Sequence(Kernel):
         made.text, made.namespace = text, namespace
         return made
 
+    @property
+    def calls(self) -> tuple[Kernel, ...]:
+        """The kernels it calls, itself or by entries: those are a part of it, near to where they are called."""
+        return tuple(q for k in super().calls for q in (k.calls if isinstance(k, Entry) else (k,)))
+
     def ir(self) -> str:
         """LLVM IR text, for any target. BuildError: the source says something else than it may."""
         return _Lowering(self).text()
@@ -46,6 +52,7 @@ class _Lowering:
         self.words = {p: f"%{p}" for p in kernel.parameters}
         self.arrays: dict[str, tuple[str, str]] = {}  # name -> address, element
         self.declared: dict[str, int] = {}
+        self.entries: dict[str, Entry] = {}
         self.count = 0
 
     def text(self) -> str:
@@ -55,7 +62,8 @@ class _Lowering:
         declared = [f"declare void @{symbol}({', '.join(['i64'] * n)})" for symbol, n in self.declared.items()]
         parameters = ", ".join(f"i64 %{p}" for p in self.kernel.parameters)
         head = f"define void @{self.kernel.symbol}({parameters}) {{\nentry:"
-        return "\n".join([*declared, head, *self.lines, "  ret void", "}"]) + "\n"
+        inner = [entry.ir(inner=True) for entry in self.entries.values()]
+        return "\n".join([*declared, *inner, head, *self.lines, "  ret void", "}"]) + "\n"
 
     def value(self, line: str) -> str:
         """Name of the result of an instruction."""
@@ -91,7 +99,10 @@ class _Lowering:
         if not isinstance(callee, Kernel) or len(args) != callee.nargs:
             raise self.foreign(s)
         words = ", ".join([f"i64 {self.word(a)}" for a in args])
-        self.declared[callee.symbol] = callee.nargs
+        outer = callee
+        if isinstance(callee, Entry):
+            self.entries[callee.symbol], outer = callee, callee.kernel
+        self.declared[outer.symbol] = outer.nargs
         self.lines.append(f"  call void @{callee.symbol}({words})")
 
     def branch(self, word: str, s: ast.If) -> None:

@@ -45,6 +45,7 @@ TILE = {name: tile_for(name) for name in ("f32", "f64")}
 
 Micro = Primitive[[int, int, int, int, int, int, int, int], None]
 MicroAdd = Primitive[[int, int, int, int, int, int, int, int, int, int], None]
+MicroEdge = Primitive[[int, int, int, int, int, int, int, int, int, int, int, int], None]
 
 
 def make_micro(
@@ -67,13 +68,15 @@ def make_micro(
     Each element is one chain of multiply-adds (fused where the target can) in the order of q: its bits do not depend on
     the tile it falls in, nor on splitting k between calls that accumulate. k <= 0 stores zeros, or c as it was.
     """
-    generate, plain = _micro(name, tile or TILE[name], a_row_table, a_col_table, b_table, accumulate)
+    tile = tile or TILE[name]
+    generate, plain = _micro(name, tile, a_row_table, a_col_table, b_table, accumulate)
+    mr, nr = tile.mr, tile.nr
 
     def lowering(tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any) -> Any:
         return types.void(*[types.int64] * 8), generate
 
     def micro(a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int) -> None:
-        plain(a, rsa, csa, b, ldb, k, c, ldc, 0, 0)
+        plain(a, rsa, csa, b, ldb, k, c, ldc, 0, 0, mr, nr)
 
     return primitive(lowering)(micro)
 
@@ -84,19 +87,47 @@ def make_micro_add(name: str, *, a_row_table: bool = False) -> MicroAdd:
     d = 0: nothing is added.
     """
     generate, plain = _micro(name, TILE[name], a_row_table, False, False, False, term=True)
+    mr, nr = TILE[name].mr, TILE[name].nr
 
     def lowering(
         tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any, d: Any, ldd: Any
     ) -> Any:
         return types.void(*[types.int64] * 10), generate
 
+    def micro(a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int, d: int, ldd: int) -> None:
+        plain(a, rsa, csa, b, ldb, k, c, ldc, d, ldd, mr, nr)
+
+    return primitive(lowering)(micro)
+
+
+def make_micro_edge(name: str, tile: Tile) -> MicroEdge:
+    """micro(a, rsa, csa, b, ldb, k, c, ldc, d, ldd, ni, nj): as `make_micro_add`, of ni > 0 rows and nj > 0 columns.
+
+    Rows of a, c and d from ni on are not touched, nor are columns of c from nj on; those of b and d may be read. More
+    rows or columns than the tile has are as many as it has.
+    """
+    generate, plain = _micro(name, tile, False, False, False, False, term=True, edge=True)
+
+    def lowering(
+        tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any, d: Any, ldd: Any,
+        ni: Any, nj: Any,
+    ) -> Any:  # fmt: skip
+        return types.void(*[types.int64] * 12), generate
+
     return primitive(lowering)(plain)
 
 
 def _micro(
-    name: str, tile: Tile, a_row_table: bool, a_col_table: bool, b_table: bool, accumulate: bool, term: bool = False
-) -> tuple[Any, Callable[[int, int, int, int, int, int, int, int, int, int], None]]:
-    """The LLVM code of a micro kernel, and its plain Python. term: with the operands d and ldd."""
+    name: str,
+    tile: Tile,
+    a_row_table: bool,
+    a_col_table: bool,
+    b_table: bool,
+    accumulate: bool,
+    term: bool = False,
+    edge: bool = False,
+) -> tuple[Any, Callable[[int, int, int, int, int, int, int, int, int, int, int, int], None]]:
+    """The LLVM code of a micro kernel, and its plain Python. term: with the operands d and ldd; edge: and ni and nj."""
     mr, nv, vl = tile
     element = dtype(name)
     scalar, size = element.storage, element.size
@@ -113,7 +144,11 @@ def _micro(
         def offset(base: Any, i: Any) -> Any:
             return load(b, b.gep(b.inttoptr(base, table), [i]), I64, 8)
 
-        rows = [b.gep(a0, [offset(rsa, I64(i)) if a_row_table else b.mul(rsa, I64(i))]) for i in range(mr)]
+        def number(i: int) -> Any:
+            """Of a row to read, for row i: the last one in place of those that are not there."""
+            return _least(b, I64(i), b.sub(args[10], I64(1))) if edge else I64(i)
+
+        rows = [b.gep(a0, [offset(rsa, I64(i)) if a_row_table else b.mul(rsa, number(i))]) for i in range(mr)]
         to = [[b.gep(c0, [b.add(b.mul(ldc, I64(i)), I64(j * vl))]) for j in range(nv)] for i in range(mr)]
         start = [[load(b, to[i][j], vec, size) if accumulate else zero for j in range(nv)] for i in range(mr)]
         before, loop, done = b.block, b.append_basic_block("k"), b.append_basic_block("done")
@@ -146,7 +181,9 @@ def _micro(
             for j in range(nv):
                 out[i][j].add_incoming(start[i][j], before)
                 out[i][j].add_incoming(new[i][j], here)
-        if term:
+        if edge:
+            _store_edge(b, out, to, size, args[8:])
+        elif term:
             d, ldd = args[8:]
             with b.if_else(b.icmp_signed("!=", d, I64(0))) as (add, leave):
                 with add:
@@ -161,11 +198,13 @@ def _micro(
             _store_tile(b, out, to, size)
         return void(cx)
 
-    def plain(a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int, d: int, ldd: int) -> None:
+    def plain(
+        a: int, rsa: int, csa: int, b: int, ldb: int, k: int, c: int, ldc: int, d: int, ldd: int, ni: int, nj: int
+    ) -> None:
         ap, bp, cp = (PlainPointer(p, name) for p in (a, b, c))
         number = np.float64 if name == "f64" else np.float32
-        for i in range(mr):
-            for j in range(nv * vl):
+        for i in range(min(ni, mr)):
+            for j in range(min(nj, nv * vl)):
                 total = float(cp[i * ldc + j]) if accumulate else 0.0
                 for q in range(k):
                     x = (PlainPointer(rsa, "i64")[i] if a_row_table else i * rsa) + (
@@ -184,19 +223,91 @@ def _store_tile(b: Any, values: list[list[Any]], to: list[list[Any]], size: int)
             store(b, value, at, size)
 
 
+def _store_edge(b: Any, values: list[list[Any]], to: list[list[Any]], size: int, args: Any) -> None:
+    """Store ni rows and nj columns of a tile, d being added if there is one."""
+    d, ldd, ni, nj = args
+    vl = values[0][0].type.count
+    for i, (row, places) in enumerate(zip(values, to, strict=True)):
+        with b.if_then(b.icmp_signed("<", I64(i), ni)):
+            before = b.block
+            with b.if_then(b.icmp_signed("!=", d, I64(0))):
+                at = b.gep(b.inttoptr(d, places[0].type), [b.mul(ldd, I64(i))])
+                more = [load(b, b.gep(at, [I64(j * vl)]), v.type, size) for j, v in enumerate(row)]
+                added = [b.fadd(v, m) for v, m in zip(row, more, strict=True)]
+                here = b.block
+            row = [_either(b, v, before, s, here) for v, s in zip(row, added, strict=True)]
+            for j, (value, at) in enumerate(zip(row, places, strict=True)):
+                left = b.sub(nj, I64(j * vl))
+                with b.if_else(b.icmp_signed(">=", left, I64(vl))) as (whole, part):
+                    with whole:
+                        store(b, value, at, size)
+                    with part:
+                        _store_lanes(b, value, at, size, left)
+
+
+def _store_lanes(b: Any, value: Any, at: Any, size: int, n: Any) -> None:
+    """Store the first n lanes of a vector, n less than all of them; none if n is negative."""
+    n = b.select(b.icmp_signed(">", n, I64(0)), n, I64(0))
+    width = value.type.count // 2
+    while width:  # a power of two at a time; what is left moves to the front
+        first, rest = (shuffle(b, value, value, list(range(i, i + width))) for i in (0, width))
+        behind, before = b.gep(at, [I64(width)]), b.block
+        with b.if_then(b.icmp_signed("!=", b.and_(n, I64(width)), I64(0))):
+            store(b, first, at, size)
+            here = b.block
+        value, at = _either(b, first, before, rest, here), _either(b, at, before, behind, here)
+        width //= 2
+
+
+def _either(b: Any, x: Any, block_x: Any, y: Any, block_y: Any) -> Any:
+    """One of two values, by the block that control comes from."""
+    phi = b.phi(x.type)
+    phi.add_incoming(x, block_x)
+    phi.add_incoming(y, block_y)
+    return phi
+
+
+def _least(b: Any, x: Any, y: Any) -> Any:
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
 def make_transpose(size: int, n: int | None = None) -> Primitive[[int, int, int, int], None]:
     """block(src, lds, dst, ldd): dst[j*ldd + i] = src[i*lds + j] for an n x n block of elements of `size` bytes.
 
     n is a power of two (default: `transpose_block(size)`, the elements of one vector); it runs in registers.
     """
-    n = n or transpose_block(size)
+    side = n or transpose_block(size)
+    generate, plain = _transpose(size, side)
+
+    def lowering(tc: Any, src: Any, lds: Any, dst: Any, ldd: Any) -> Any:
+        return types.void(*[types.int64] * 4), generate
+
+    def block(src: int, lds: int, dst: int, ldd: int) -> None:
+        plain(src, lds, dst, ldd, side)
+
+    return primitive(lowering)(block)
+
+
+def make_transpose_edge(size: int) -> Primitive[[int, int, int, int, int], None]:
+    """block(src, lds, dst, ldd, ni): as `make_transpose`, of ni > 0 rows of src; the last of them is read for more."""
+    generate, plain = _transpose(size, transpose_block(size))
+
+    def lowering(tc: Any, src: Any, lds: Any, dst: Any, ldd: Any, ni: Any) -> Any:
+        return types.void(*[types.int64] * 5), generate
+
+    return primitive(lowering)(plain)
+
+
+def _transpose(size: int, n: int) -> tuple[Any, Callable[[int, int, int, int, int], None]]:
+    """The LLVM code of a transpose, for four operands or five, and its plain Python."""
     scalar = ir.IntType(8 * size)
     vec, pointer = ir.VectorType(scalar, n), scalar.as_pointer()
 
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
-        src, lds, dst, ldd = args
+        src, lds, dst, ldd, *edge = args
         source, target = b.inttoptr(src, pointer), b.inttoptr(dst, pointer)
-        r = [load(b, b.gep(source, [b.mul(lds, I64(i))]), vec, size) for i in range(n)]
+        rows = [_least(b, I64(i), b.sub(edge[0], I64(1))) if edge else I64(i) for i in range(n)]
+        r = [load(b, b.gep(source, [b.mul(lds, i)]), vec, size) for i in rows]
         d = n // 2
         while d:  # swap the off-diagonal d x d blocks
             low = [q + n - d if q & d else q for q in range(n)]
@@ -209,17 +320,14 @@ def make_transpose(size: int, n: int | None = None) -> Primitive[[int, int, int,
             store(b, r[i], b.gep(target, [b.mul(ldd, I64(i))]), size)
         return void(cx)
 
-    def lowering(tc: Any, src: Any, lds: Any, dst: Any, ldd: Any) -> Any:
-        return types.void(*[types.int64] * 4), generate
-
-    def block(src: int, lds: int, dst: int, ldd: int) -> None:
+    def plain(src: int, lds: int, dst: int, ldd: int, ni: int) -> None:
         name = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}[size]
         s, d = PlainPointer(src, name), PlainPointer(dst, name)
         for i in range(n):
             for j in range(n):
-                d[j * ldd + i] = s[i * lds + j]
+                d[j * ldd + i] = s[min(i, ni - 1) * lds + j]
 
-    return primitive(lowering)(block)
+    return generate, plain
 
 
 def transpose_block(size: int, target: Target | None = None) -> int:
