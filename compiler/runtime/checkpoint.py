@@ -55,12 +55,13 @@ def save_state(
 ) -> None:
     """Write arrays by name. A crash leaves the old file or the new one. OSError as the file system gives it.
 
-    about: texts that `read_state` gives again. The same arrays and texts give the same bytes. A checksum of all is
-    written as well.
+    about: texts that `read_state` gives again, and with them a checksum of all (without, the bytes are those that a
+    built library writes). The same arrays and texts give the same bytes.
     """
     plain = {n: np.asarray(a, order="C") for n, a in state.items()}
     texts = {**(about or {}), **_FORMAT}
-    texts[_CHECKSUM] = checksum(texts, plain)
+    if about is not None:
+        texts[_CHECKSUM] = checksum(texts, plain)
     arrays = {f"{n}'" if n.startswith(_RESERVED) else n: a for n, a in plain.items()}
     with replacing(path) as part, private(part) as folder:
         whole = folder / "state"
