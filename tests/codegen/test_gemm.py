@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.calls import In, Out
 from compiler.codegen.kernels import gemm
+from compiler.codegen.kernels.gemm import tall_tiles
 from compiler.codegen.native import TILE
 from compiler.errors import UnsupportedError
 from tests.codegen.runner import NodeRun, make_node, run_op
@@ -177,3 +178,24 @@ def test_gemm_touches_only_its_operands(trans_a: int, trans_b: int, m: int, n: i
         run = NodeRun(node, types, inputs, threads=1)
         run.reset()
         run.run_checked()
+
+
+def test_short_tiles_leave_few_rows_over() -> None:
+    for rows in range(60):
+        tall = tall_tiles(rows, 6, 4)
+        short = max(0, -(-(rows - 6 * tall) // 4))
+        assert rows <= 6 * tall + 4 * short <= rows + (1 if rows >= 4 else 4)
+    assert [tall_tiles(rows, 6, 4) for rows in (6, 32, 64, 512)] == [1, 4, 10, 84]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("trans_a", [0, 1])
+def test_any_number_of_rows(trans_a: int, dtype: str) -> None:
+    """Whole and short tiles, in place and packed (columns of a that are far apart), whole and cut panels."""
+    rng = np.random.default_rng(0)
+    for m in (1, 2, 3, 4, 7, 8, 9, 10, 11, 13, 31, 32, 33, 62, 64):
+        a = rng.normal(size=(300, m) if trans_a else (m, 300)).astype(dtype)
+        b = rng.normal(size=(300, 39)).astype(dtype)
+        (y,) = run_op("Gemm", a, b, transA=trans_a)
+        want = (a.T if trans_a else a).astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(y, want, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)

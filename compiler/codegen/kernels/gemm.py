@@ -29,7 +29,7 @@ from compiler.errors import Problem, UnsupportedError
 SMALL = 32768
 """Multiplications of a product that is small: about a microsecond, which no threads need to share."""
 
-HEADER = 15  # words of a product before its table of offsets
+HEADER = 16  # words of a product before its table of offsets
 ONE = bits_of(1.0, "f64")
 
 
@@ -41,10 +41,12 @@ def make_gemm(dtype: str) -> Kernel:
     for none. b is packed into scratch, a panel and a block of its rows at a time, unless shape says to read it in
     place. Sums are cut into blocks; an element is a chain of multiply-adds for each, added in order. A whole tile goes
     from registers to y where alpha is 1 and c, if there is one, is added as it is; others go through `store`, which
-    gives the same bits.
+    gives the same bits. Tiles from the row `cut` on are short ones.
     """
     mr, nr, size, _, _ = parts(dtype)
     micro, whole_micro = make_micro(dtype, a_row_table=True), make_micro_add(dtype, a_row_table=True)
+    less = short_rows(dtype)
+    short_micro = make_micro_add(dtype, TILE[dtype]._replace(mr=less), a_row_table=True)
     pack, store = make_pack(dtype), make_store(dtype)
     tile, table, (factors, prepare) = make_tile(mr * nr, dtype), make_tile(mr, "i64"), factors_of(dtype)
 
@@ -53,7 +55,7 @@ def make_gemm(dtype: str) -> Kernel:
         s = i64(shape, 0)
         m, n, k, rsa, csa, rsb, csb, rsc, csc = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
         block, height, groups, panels = s[9], s[10], s[11], s[12]
-        packed_b, packed_a = s[13], s[14]
+        packed_b, packed_a, cut = s[13], s[14], s[15]
         t, at, f = tile(), table(), factors()
         rows = i64(at, 1)
         prepare(f, alpha, beta)
@@ -74,19 +76,43 @@ def make_gemm(dtype: str) -> Kernel:
                         pack(0, q, right, rsb, csb, nj, scratch)
                         held = panel if q == k else -1
                     right, ldb = scratch, nr
-                for i0 in range(first, last, mr):
-                    for i in range(mr):
-                        rows[i] = i0 * k + i if packed_a != 0 else min(i0 + i, m - 1) * rsa
+                left, i0 = a0 + size * k0 * csa, first
+                while i0 < last:
+                    if packed_a == 0:
+                        for i in range(mr):
+                            rows[i] = min(i0 + i, m - 1) * rsa
+                    elif i0 < cut:
+                        for i in range(mr):
+                            rows[i] = i0 * k + i
+                    else:
+                        for i in range(mr):
+                            row = min(i0 + i, m - 1)
+                            rows[i] = row // mr * mr * k + row % mr
                     out = y0 + size * i0 * n
-                    term = out if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0)
-                    if plain and nj == nr and i0 + mr <= last:
-                        whole_micro(a0 + size * k0 * csa, at, csa, right, ldb, q, out, n, term, n if k0 != 0 else rsc)
-                        continue
-                    micro(a0 + size * k0 * csa, at, csa, right, ldb, q, t, nr)
-                    store(0, min(mr, last - i0), t, nj, out, n, term, rsc, csc, f)
+                    term, ldt = (out, n) if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0, rsc)
+                    tall = mr if i0 < cut else less
+                    if not plain or nj < nr or i0 + tall > last:
+                        micro(left, at, csa, right, ldb, q, t, nr)
+                        store(0, min(tall, last - i0), t, nj, out, n, term, rsc, csc, f)
+                    elif i0 < cut:
+                        whole_micro(left, at, csa, right, ldb, q, out, n, term, ldt)
+                    else:
+                        short_micro(left, at, csa, right, ldb, q, out, n, term, ldt)
+                    i0 += tall
                 k0 += block
 
     return gemm
+
+
+def short_rows(dtype: str) -> int:
+    """Rows of a short tile: with it few numbers of rows are left over, and it is nearly as fast as a whole one."""
+    return parts(dtype)[0] - 2
+
+
+def tall_tiles(rows: int, mr: int, less: int) -> int:
+    """How many tiles of mr rows come before the short ones of `less`, so that all have the fewest rows in sum."""
+    choices = ((a * mr + max(0, -(-(rows - a * mr) // less)) * less, -a) for a in range(-(-rows // mr) + 1))
+    return -min(choices)[1]
 
 
 @dataclass(frozen=True)
@@ -142,7 +168,9 @@ class Product:
             packed = pack_panels(dtype, fixed, self.k, self.n, self.b)
             before, right, packed_b = [*before, packed.call], (packed.memory, (nr, self.k)), False
         extents = (self.m, self.n, self.k, *left[1], *right[1], *self.c)
-        words = (*extents, block, height, groups, panels, int(packed_b), int(packed_a))
+        above = (groups - 1) * height  # rows of the other groups, which are whole tiles
+        cut = above + mr * tall_tiles(self.m - above, mr, short_rows(dtype)) if self.m else 0
+        words = (*extents, block, height, groups, panels, int(packed_b), int(packed_a), cut)
         assert len(words) == HEADER
         table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
         args: tuple[Arg, ...] = (left[0], right[0], c, y, Number(self.alpha), Number(self.beta), table)

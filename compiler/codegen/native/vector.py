@@ -81,13 +81,14 @@ def make_micro(
     return primitive(lowering)(micro)
 
 
-def make_micro_add(name: str, *, a_row_table: bool = False) -> MicroAdd:
+def make_micro_add(name: str, tile: Tile | None = None, *, a_row_table: bool = False) -> MicroAdd:
     """micro(a, rsa, csa, b, ldb, k, c, ldc, d, ldd): as `make_micro`, but c[i*ldc + j] is that sum + d[i*ldd + j].
 
     d = 0: nothing is added.
     """
-    generate, plain = _micro(name, TILE[name], a_row_table, False, False, False, term=True)
-    mr, nr = TILE[name].mr, TILE[name].nr
+    tile = tile or TILE[name]
+    generate, plain = _micro(name, tile, a_row_table, False, False, False, term=True)
+    mr, nr = tile.mr, tile.nr
 
     def lowering(
         tc: Any, a: Any, rsa: Any, csa: Any, b: Any, ldb: Any, k: Any, c: Any, ldc: Any, d: Any, ldd: Any
