@@ -40,6 +40,7 @@ from compiler.ir.types import AnyArray
 from compiler.passes.pipeline import PASS_NAMES as PASS_NAMES
 from compiler.passes.pipeline import run_program
 from compiler.runtime.arguments import as_array
+from compiler.runtime.cores import MOST, default_threads
 from compiler.runtime.step import StepFunction
 from compiler.saving import INLINE_LIMIT
 from compiler.saving import save_model as save_model
@@ -79,15 +80,14 @@ def compile(
     model: a path, the bytes of a file, or a ModelProto. dims: sizes of symbolic dims; those left open are bound by the
     arrays of each call (another size is compiled when it first comes). static: values of inputs that decide shapes;
     others that do are bound by each call. threads: 1 to 256; the results have the same bits for any number. By default
-    1: more of them wait for each other while a step runs, which pays only on cores that nobody else uses, and for steps
-    that take longer than about a millisecond. seed: of random numbers. algorithm: index of the one TrainingInfoProto
-    that the step runs; by default all, in order. max_trip: how often a Loop runs at most whose end is decided at run
-    time, which its gradient and its stacked outputs need to know (docs/control-flow.md). straight_through: gradients
-    look through Round, and through QuantizeLinear where DequantizeLinear follows (docs/quantization.md). outputs: what
-    a step returns, by default all outputs of inference and algorithms; what only the others need is not computed.
-    memory_limit: bytes that a step may take; values are then computed again, rather than kept, until it fits
-    (docs/memory.md), and MemoryLimitError tells how much is missing if that cannot be reached. The results have the
-    same bits.
+    one for each core, or one alone if the first calls show that this is as fast. seed: of random numbers. algorithm:
+    index of the one TrainingInfoProto that the step runs; by default all, in order. max_trip: how often a Loop runs at
+    most whose end is decided at run time, which its gradient and its stacked outputs need to know
+    (docs/control-flow.md). straight_through: gradients look through Round, and through QuantizeLinear where
+    DequantizeLinear follows (docs/quantization.md). outputs: what a step returns, by default all outputs of inference
+    and algorithms; what only the others need is not computed. memory_limit: bytes that a step may take; values are then
+    computed again, rather than kept, until it fits (docs/memory.md), and MemoryLimitError tells how much is missing if
+    that cannot be reached. The results have the same bits.
 
     A model without training_info compiles as well: a call runs its graph. CompileError lists everything in the model
     that cannot be compiled, initialization included; with open dims, what is so at every size, and a call tells the
@@ -98,6 +98,7 @@ def compile(
     wanted = None if outputs is None else names_of(outputs)
     given = (
         checked_threads(threads),
+        threads is None,
         seed,
         algorithm,
         through,
@@ -123,8 +124,8 @@ def names_of(names: Sequence[str], what: str = "outputs") -> tuple[str, ...]:
 
 
 def checked_threads(threads: Any) -> int:
-    """The number of threads. InputError: none from 1 to 256."""
-    return 1 if threads is None else checked_integer("threads", threads, 1, 256)
+    """The number of threads, by default `default_threads`. InputError: none from 1 to 256."""
+    return default_threads() if threads is None else checked_integer("threads", threads, 1, MOST)
 
 
 def _own(model: Model) -> Model:

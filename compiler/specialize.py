@@ -46,6 +46,8 @@ class Options:
     dims: Mapping[str, int] = field(default_factory=dict)
     static: Mapping[str, AnyArray] = field(default_factory=dict)
     threads: int = 1
+    measured: bool = False
+    """Whether a step runs on one thread if that is faster."""
     seed: int = 0
     algorithm: int | None = None
     straight_through: bool = False
@@ -114,7 +116,8 @@ class Specializations:
         self.states: Sequence[Slot] = state_slots(self._types)
         self.initializes = source.initializes(options.algorithm)
         self.averages: Mapping[str, str] = averages_of(source, options.algorithm)
-        self.pool = Pool(options.threads, _pool_code() if options.threads > 1 else None)
+        code = _pool_code() if options.threads > 1 else None
+        self.pool = Pool(options.threads, code, measured=options.measured)
         self._static = frozenset(options.static)
         self._inputs = {role: source.inputs_of(role, options.algorithm) for role in ("step", "evaluate", "infer")}
         self._idle = source.idle_inputs(options.algorithm)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
+
+# memory plans have room for each thread, and tests run side by side: one, unless a test asks for more
+os.environ["ONNXC_THREADS"] = "1"
 
 # the same examples in every run; what hypothesis finds out about the sources goes where pytest keeps its own files
 set_hypothesis_home_dir(Path(__file__).parents[1] / ".pytest_cache" / "hypothesis")

@@ -15,7 +15,6 @@ from compiler.command.options import (
     path_type,
     seed_option,
     specializing,
-    threads_option,
 )
 from compiler.command.outputs import check_folder, check_outputs
 from compiler.command.reporting import reporting
@@ -67,7 +66,7 @@ def lower(
 @click.command()
 @specializing
 @click.argument("folder", type=path_type)
-@threads_option
+@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="As many as may be used.")
 @seed_option
 @memory_limit_option
 @click.option("--name", default="onnxc", show_default=True, help="Prefix of all names in C.")

@@ -50,7 +50,9 @@ def specializing(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-threads_option = click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, 256), help="By default as many as there are cores, or one if that is as fast."
+)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of random numbers."
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ import numpy as np
 from compiler.errors import RefusedError
 from compiler.runtime.attempt import Attempt, make_attempt, no_attempt
 from compiler.runtime.layout import ARENA, BITS, CONST, STATE, Layout, Slot, refusal
+from compiler.runtime.measured import Measured
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, alone
 
@@ -57,11 +58,17 @@ class Executable:
         self._outputs = [(s.name, self._view(s)) for s in layout.outputs]
         self._status = ctypes.c_int64.from_address(self._arena.address + layout.status)
         table = self._table.ctypes.data
-        single = pool.threads == 1 or layout.brief
-        self._run = alone(address, table, layout.brief) if single else partial(pool.run, address, table)
-        partly = any(s.dtype in BITS for s in layout.inputs)  # not any byte is an element
-        status = self._status if layout.messages else None
-        self.attempt: Attempt = no_attempt if partly else make_attempt(self._inputs, self._outputs, self._run, status)
+        single, together = alone(address, table, layout.brief), partial(pool.run, address, table)
+        if pool.threads == 1 or layout.brief:
+            self._runs_by(single)
+        else:
+            self._runs_by(Measured(single, together, self._status, self._runs_by) if pool.measured else together)
+
+    def _runs_by(self, run: Callable[[], None]) -> None:
+        self._run = run
+        partly = any(s.dtype in BITS for s in self.layout.inputs)  # not any byte is an element
+        status = self._status if self.layout.messages else None
+        self.attempt: Attempt = no_attempt if partly else make_attempt(self._inputs, self._outputs, run, status)
         """`run`, if these are the inputs, in order and all right; else None. See `make_attempt`."""
 
     def _view(self, slot: Slot) -> Array:

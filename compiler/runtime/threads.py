@@ -51,13 +51,14 @@ class Pool:
     """`run(step, table)` runs a step on `threads` threads, the caller being one; one call at a time.
 
     The threads start at the first run; where the system gives fewer, fewer run, which changes no bits. They do not
-    survive a fork: the child starts its own at its first run. They end when the pool is collected.
+    survive a fork: the child starts its own at its first run. They end when the pool is collected. measured: whether
+    a step may run on one thread instead, if that is faster.
     """
 
-    def __init__(self, threads: int, code: PoolCode | None) -> None:
+    def __init__(self, threads: int, code: PoolCode | None, *, measured: bool = False) -> None:
         if threads > 1 and code is None:
             raise ValueError("several threads need the pool's native code")
-        self.threads, self._code = threads, code
+        self.threads, self._code, self.measured = threads, code, measured
         self._pid = 0
         self._words: Any = None
         self._close: weakref.finalize[[Block, Any, int, int], Pool] | None = None

@@ -121,7 +121,7 @@ class Trainer:
         metrics: Sequence[str] | None = None,
         batch: int | None = None,
         dims: Mapping[str, int] | None = None,
-        threads: int = 1,
+        threads: int | None = None,
         seed: int = 0,
         algorithm: int | None = None,
         straight_through: bool = False,
@@ -132,7 +132,7 @@ class Trainer:
         shuffle: bool = True,
         compiling: Callable[[Trainer], Any] | None = None,
     ) -> None:
-        seed, threads, limit = checked_seed(seed), checked_threads(threads), checked_limit(memory_limit)
+        seed, count, limit = checked_seed(seed), checked_threads(threads), checked_limit(memory_limit)
         batch = None if batch is None else checked_integer("batch", batch)
         checked_call("compiling", compiling)
         if not isinstance(model, onnx.ModelProto | bytes | bytearray | memoryview | str | os.PathLike):
@@ -174,7 +174,7 @@ class Trainer:
                 f"{len(self._data)} samples do not fill one batch of {self.batch}, the model's fixed size: give more"
             )
         outputs = source.own_outputs(algorithm) or None  # those of inference, in training, are of use to nobody
-        options = Options(known, fixed, threads, seed, algorithm, straight_through, outputs, limit)
+        options = Options(known, fixed, count, threads is None, seed, algorithm, straight_through, outputs, limit)
         work = Specializations(source, options)
         self.step = StepFunction(work, work.initial())
         arrays = {n: as_typed(source, n, a) for n, a in fixed.items()}
