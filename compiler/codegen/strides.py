@@ -13,7 +13,16 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.slices import slice_range
 from compiler.ir.types import TensorType
 
-FOLLOWING = {"MatMul": (0, 1), "Gemm": (0, 1), "Transpose": (0,), "Split": (0,), "Slice": (0,), "Expand": (0,)}
+FOLLOWING = {
+    "Expand": (0,),
+    "Gemm": (0, 1),
+    "MatMul": (0, 1),
+    "Slice": (0,),
+    "Split": (0,),
+    "Transpose": (0,),
+    "onnxc.Attention": (0, 1, 2),
+    "onnxc.AttentionGrad": (0, 1, 2, 3),
+}
 """Ops whose kernels read an operand with any strides -> which ones."""
 
 SHORTEST = 8

@@ -17,7 +17,14 @@ from compiler.ir.types import TensorType, dtype_from_onnx
 WIDE = frozenset(
     {"AveragePool", "Conv", "ConvTranspose", "CumProd", "CumSum", "Gemm", "GlobalAveragePool", "GlobalLpPool"}
     | {"LayerNormalization", "LpPool", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
-    | {"onnxc.AveragePoolGrad", "onnxc.BatchNorm", "onnxc.BatchNormGrad", "onnxc.ConvWeightGrad"}
+    | {
+        "onnxc.Attention",
+        "onnxc.AttentionGrad",
+        "onnxc.AveragePoolGrad",
+        "onnxc.BatchNorm",
+        "onnxc.BatchNormGrad",
+        "onnxc.ConvWeightGrad",
+    }
     | {"onnxc.LayerNormGrad", "onnxc.NegativeLogLikelihoodLossGrad", "onnxc.SoftmaxCrossEntropyLossGrad"}
 )
 """Ops whose kernels compute in the type that is stored, and so have none for half precision."""

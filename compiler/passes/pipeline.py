@@ -14,6 +14,7 @@ from compiler.passes.cse import cse
 from compiler.passes.dce import dce
 from compiler.passes.evaluation import for_evaluation
 from compiler.passes.fold import fold_constants
+from compiler.passes.fuse_attention import fuse_attention
 from compiler.passes.fuse_optimizer import fuse_optimizer
 from compiler.passes.gradients import expand_gradients
 from compiler.passes.hoist import hoist
@@ -45,6 +46,8 @@ def passes(
         Pass("fold_constants", fold_constants),
         # Draws get their numbers before differentiation copies nodes.
         Pass("lower_random", partial(lower_random, role=role, seed=seed)),
+        # Dropout is a mask now; a fused node has a gradient of its own.
+        Pass("fuse_attention", fuse_attention),
         Pass("expand_gradients", partial(expand_gradients, look_through=straight_through)),
         Pass("expand_bodies", partial(expand_bodies, has_kernel=has_kernel)),
         # Definitions compute shapes and axes with nodes; only now nothing is evaluated again at other shapes.

@@ -12,7 +12,10 @@ from compiler.ir.graph import Graph, Node, Origin
 from compiler.ir.types import TensorType
 from compiler.passes.dce import dce
 
-EXPENSIVE = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "onnxc.ConvWeightGrad", "TopK", "Unique"})
+EXPENSIVE = frozenset(
+    {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "onnxc.Attention", "onnxc.AttentionGrad"}
+    | {"onnxc.ConvWeightGrad", "TopK", "Unique"}
+)
 """Operators that take far more time than to read their operands: repeated only if nothing else helps."""
 
 COSTLY = frozenset(

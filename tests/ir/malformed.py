@@ -318,6 +318,16 @@ CORPUS: dict[str, list[tuple[Any, ...]]] = {
     "org.example.Relu": [(["f32[2]"], {}, "no operator 'org.example.Relu'")],
     "onnxc.Nothing": [(["f32[2]"], {}, "no internal operator")],
     "onnxc.ConvWeightGrad": [(["f32[2]", "f32[2]"], {}, "definition")],
+    "onnxc.Attention": [
+        (["f32[2,3]", "f32[4,3]", "f32[5,5]"], {}, "do not go together"),
+        (["f32[2,2,3]", "f32[1,4,3]", "f32[1,4,5]"], {}, "do not go together"),
+        (["f32[2,3]", "f32[0,3]", "f32[0,5]"], {}, "there are no keys"),
+        (["f32[2,3]", "f32[4,3]", "f32[4,5]", "f32[2,2,4]"], {}, "a bias of shape [2, 2, 4]"),
+    ],
+    "onnxc.AttentionGrad": [
+        (["f32[1,5]", "f32[2,3]", "f32[4,3]", "f32[4,5]", None, "f32[2,5]", "f32[2]"], {}, "dy, y and lse of shapes"),
+        (["f32[2,5]", "f32[2,3]", "f32[4,3]", "f32[4,5]", None, "f32[2,5]", "f32[2,1]"], {}, "dy, y and lse of shapes"),
+    ],
     "Upsample": [(["f32[1,1,2,2]", np.ones(4, F)], {}, "deprecated")],
     "Loop": [(["i64[]", "bool[]"], {}, "'body' is required")],
     **{

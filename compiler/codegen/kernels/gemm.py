@@ -115,6 +115,51 @@ def tall_tiles(rows: int, mr: int, less: int) -> int:
     return -min(choices)[1]
 
 
+@cache
+def make_multiply(dtype: str) -> Kernel:
+    """multiply(lo, hi, a, rsa, csa, b, rsb, csb, pack, y, n, k, add, scratch): rows [lo, hi) of y [m, n] = a @ b.
+
+    For other kernels: `gemm` with extents that are known only there. a: [m, k], b: [k, n], with any strides; b is
+    packed into scratch (`blocks(k)` rows of nr elements) if pack is not 0, which it must be unless its columns follow
+    each other in panels of nr. add: not 0: y += a @ b. The bits do not depend on lo and hi.
+    """
+    mr, nr, size, _, _ = parts(dtype)
+    gemm, words, less = make_gemm(dtype), make_tile(HEADER + 3, "i64"), short_rows(dtype)
+
+    @kernel
+    def multiply(
+        lo: int,
+        hi: int,
+        a: int,
+        rsa: int,
+        csa: int,
+        b: int,
+        rsb: int,
+        csb: int,
+        pack: int,
+        y: int,
+        n: int,
+        k: int,
+        add: int,
+        scratch: int,
+    ) -> None:
+        at, m = words(), hi - lo
+        s, panels, cuts = i64(at, 0), (n + nr - 1) // nr, max(1, (k + BLOCK - 1) // BLOCK)
+        s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8] = m, n, k, rsa, csa, rsb, csb, n, 1
+        s[9], s[10], s[11], s[12] = max(1, (k + cuts - 1) // cuts), (m + mr - 1) // mr * mr, 1, panels
+        tall, short = (m + mr - 1) // mr, 0
+        for i in range(1, mr):  # as `tall_tiles`
+            rest = (max(0, m - i * less) + mr - 1) // mr
+            if rest * mr + i * less < tall * mr + short * less:
+                tall, short = rest, i
+        s[13], s[14], s[15], s[16], s[17], s[18] = pack, 0, tall * mr, 0, 0, 0
+        to = y + size * lo * n
+        if m > 0:
+            gemm(0, panels, a + size * lo * rsa, b, to if add != 0 else 0, to, ONE, ONE, at, scratch)
+
+    return multiply
+
+
 @dataclass(frozen=True)
 class Product:
     """One batched product y[z] = alpha * a[z] @ b[z] + beta * c[z], [m, k] @ [k, n]; y is contiguous.

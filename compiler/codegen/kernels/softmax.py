@@ -28,7 +28,8 @@ from compiler.ir.types import TensorType
 
 
 @inline
-def _shifted_exp(x: Any, m: Any) -> Any:
+def shifted_exp(x: Any, m: Any) -> Any:
+    """exp(x - m): of a logit and the row's maximum."""
     return exp(x - m)
 
 
@@ -56,10 +57,10 @@ def make_rows(name: str, logarithm: bool) -> Kernel:
                 part, p, q = zero, ptr(src + row + size * first, 0), ptr(dst + row + size * first, 1)
                 if logarithm:
                     for i in range(min(STRETCH, n - first)):
-                        part += _shifted_exp(p[i], m)
+                        part += shifted_exp(p[i], m)
                 else:
                     for i in range(min(STRETCH, n - first)):
-                        e = _shifted_exp(p[i], m)
+                        e = shifted_exp(p[i], m)
                         q[i] = e
                         part += e
                 total += part
@@ -105,10 +106,10 @@ def make_columns(name: str, logarithm: bool) -> Kernel:
                     x, y = ptr(src + at + size * k * inner, 0), ptr(dst + at + size * k * inner, 1)
                     if logarithm:
                         for j in range(width):
-                            part[j] += _shifted_exp(x[j], m[j])
+                            part[j] += shifted_exp(x[j], m[j])
                     else:
                         for j in range(width):
-                            e = _shifted_exp(x[j], m[j])
+                            e = shifted_exp(x[j], m[j])
                             y[j] = e
                             part[j] += e
                 for j in range(width):
@@ -163,7 +164,7 @@ def make_short_rows(name: str, logarithm: bool) -> Kernel:
             for k in range(n):
                 x = ptr(s + size * k * width, 2)
                 for j in range(width):
-                    e = _shifted_exp(x[j], m[j])
+                    e = shifted_exp(x[j], m[j])
                     part[j] += e
                     if not logarithm:
                         x[j] = e

@@ -61,6 +61,18 @@ def attention(*order: str, heads: int = 0, outputs: int = 1, **attrs: Any) -> Em
 Q = {"q": (2, 4, 3, 2), "k": (2, 2, 5, 2), "v": (2, 2, 5, 3)}  # two heads of queries share one of keys
 HALF_MASKED = np.where(RNG.random((3, 5)) < 0.4, -np.inf, 0.5)
 HALF_MASKED[1] = -np.inf
+HEADS = {"q": (2, 3, 2), "k": (2, 5, 2), "v": (2, 5, 3)}
+
+
+def fused(bias: Any = None, outputs: int = 2, **attrs: Any) -> Emit:
+    """The results of onnxc.Attention, maybe with a constant bias."""
+
+    def emit(b: Builder, /, **inputs: str) -> Any:
+        given = [*inputs.values(), *([] if bias is None else [b.const(bias)])]
+        return b.add("onnxc.Attention", given, attrs, outputs)
+
+    return emit
+
 
 CASES: dict[str, tuple[Emit, dict[str, Any]]] = {
     "three operands": einsum("ij,jk,kl->il", a=(2, 3), b=(3, 4), c=(4, 2)),
@@ -106,6 +118,13 @@ CASES: dict[str, tuple[Emit, dict[str, Any]]] = {
     "Attention, a short mask": (attention(), {**Q, "mask": (4, 3, 4)}),
     "Attention, no key for a row": (attention(), {**Q, "mask": HALF_MASKED > 0}),
     "Attention, valid keys": (attention(is_causal=1), {**Q, "valid": np.array([4, 1])}),
+    "onnxc.Attention": (fused(), HEADS),
+    "onnxc.Attention, a trained bias": (fused(scale=0.25), {**HEADS, "bias": (3, 1)}),
+    "onnxc.Attention, rows without a key": (fused(HALF_MASKED, outputs=1, zeros=1, scale=0.25), HEADS),
+    "onnxc.AttentionGrad": (
+        op("onnxc.AttentionGrad", "dy", "q", "k", "v", "-", "y", "lse", scale=0.5),
+        {**HEADS, "dy": (2, 3, 3), "y": (2, 3, 3), "lse": (2, 3)},
+    ),
     "Attention, a cache": (
         attention(outputs=3, is_causal=1),
         {**Q, "past_k": (2, 2, 2, 2), "past_v": (2, 2, 2, 3)},

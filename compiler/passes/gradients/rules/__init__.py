@@ -2,6 +2,7 @@
 
 from compiler.passes.gradients.rules import (
     algebra,
+    attention,
     control,
     convolution,
     elementwise,
@@ -17,6 +18,7 @@ from compiler.passes.gradients.rules import (
 
 __all__ = [
     "algebra",
+    "attention",
     "control",
     "convolution",
     "elementwise",
