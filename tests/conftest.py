@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 # memory plans have room for each thread, and tests run side by side: one, unless a test asks for more
 os.environ["ONNXC_THREADS"] = "1"
+
+# in the background of a shell, interrupts are ignored, and some tests wait for what they do
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # the same examples in every run; what hypothesis finds out about the sources goes where pytest keeps its own files
 set_hypothesis_home_dir(Path(__file__).parents[1] / ".pytest_cache" / "hypothesis")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
@@ -15,19 +16,20 @@ import compiler
 from compiler.command.options import model_argument, path_type
 from compiler.command.outputs import check_outputs
 from compiler.command.reporting import note, reporting
-from compiler.errors import InputError
+from compiler.errors import InputError, shown
 
 if TYPE_CHECKING:
     import onnx
 
 
 _TARGET = "Name of the input for the targets; by default label or target."
+_LOSS = "Loss, by default cross_entropy; or your own, as the .onnx file of a model."
 
 
 @click.command("make-training")
 @model_argument
 @click.option("--out", "-o", required=True, type=path_type, help="File to write.")
-@click.option("--loss", "losses", multiple=True, metavar="[OUTPUT=]NAME", help="Loss, by default cross_entropy.")
+@click.option("--loss", "losses", multiple=True, metavar="[OUTPUT=]NAME|FILE", help=_LOSS)
 @click.option("--loss-option", "loss_options", multiple=True, metavar="NAME=VALUE", help="As label_smoothing=0.1.")
 @click.option("--loss-weight", "weights", multiple=True, metavar="OUTPUT=W", help="Where there are several losses.")
 @click.option("--output", help="What the loss is on; by default the first of floats.")
@@ -60,7 +62,10 @@ def make_training(
     Options of losses and optimizers are those of docs/make-training.md and docs/optimizers.md; values are numbers,
     lists in brackets, true, false, or text.
     """
+    named = [_of_output(text) for text in losses or ["cross_entropy"]]
     check_outputs({"--out": out}, model, {})
+    if any(os.path.isfile(kind) and os.path.realpath(kind) == os.path.realpath(out) for _, kind in named):
+        raise InputError(f"--out: {str(out)!r} is a file of --loss, too: give another name")
     notes: list[str] = []
     given = _pairs("--loss-option", loss_options)
     arguments: dict[str, Any] = {n: v or None if isinstance(v, tuple) else v for n, v in options.items()}
@@ -78,7 +83,7 @@ def make_training(
     if weights:
         arguments["loss_weights"] = _pairs("--loss-weight", weights)
     training = compiler.make_training_model(
-        model, loss=_losses(losses, given), batch=None if batch == "-" else batch, note=notes.append, **arguments
+        model, loss=_losses(named, given), batch=None if batch == "-" else batch, note=notes.append, **arguments
     )
     compiler.api.save_model(training, out)
     for line in _summary(training):
@@ -88,24 +93,36 @@ def make_training(
     click.echo(f"wrote {out}")
 
 
-def _losses(losses: Sequence[str], options: dict[str, Any]) -> Any:
-    """One loss, or several by output."""
-    named = [loss.rpartition("=") for loss in losses or ["cross_entropy"]]
-    made = [compiler.Loss(kind, **options) for _, _, kind in named]
-    if len(made) == 1 and not named[0][1]:
+def _of_output(text: str) -> tuple[str | None, str]:
+    """The output of [OUTPUT=]NAME|FILE, if one is said, and the rest. Both outputs and paths may have a = in them."""
+    parts = text.split("=")
+    for i in range(len(parts)):
+        if os.path.isfile(path := "=".join(parts[i:])):
+            return "=".join(parts[:i]) if i else None, path
+    output, found, kind = text.rpartition("=")
+    return output if found else None, kind
+
+
+def _losses(named: Sequence[tuple[str | None, str]], options: dict[str, Any]) -> Any:
+    """One loss, or several by output. named: the output, if one is said, and the loss."""
+    made = [compiler.Loss(kind, **options) for _, kind in named]
+    if len(made) == 1 and named[0][0] is None:
         return made[0]
-    if not all(found for _, found, _ in named):
+    outputs = [output for output, _ in named]
+    if None in outputs:
         raise InputError("--loss: with several losses, each is OUTPUT=NAME")
-    if twice := [output for i, (output, _, _) in enumerate(named) if output in [o for o, _, _ in named[:i]]]:
+    if twice := [output for i, output in enumerate(outputs) if output in outputs[:i]]:
         raise InputError(f"--loss: output {twice[0]!r} has two losses: leave out one")
-    return {output: loss for (output, _, _), loss in zip(named, made, strict=True)}
+    return dict(zip(outputs, made, strict=True))
 
 
 def _value(text: str) -> Any:
-    """The value that is meant: JSON, or as Python has it, else text."""
+    """The value that is meant: JSON, or as Python has it, else text. ValueError: a list that is none."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as e:
+        if text.startswith(("[", "{")):
+            raise ValueError(f"{shown(text)} is no valid JSON {'list' if text[0] == '[' else 'object'}") from e
         return {"True": True, "False": False}.get(text, text)
 
 
@@ -119,7 +136,10 @@ def _pairs(option: str, texts: Sequence[str], value_of: Callable[[str], Any] = _
             raise InputError(f"{option}: {text!r} is not {'OUTPUT' if of_output else 'NAME'}=VALUE")
         if name in found:
             raise InputError(f"{option}: {name!r} is given twice: leave out one")
-        found[name] = value_of(value)
+        try:
+            found[name] = value_of(value)
+        except ValueError as e:
+            raise InputError(f"{option}: {name}: {e}") from e
     return found
 
 

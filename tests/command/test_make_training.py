@@ -83,6 +83,39 @@ def test_several_losses(onnxc: Run, network: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_loss_of_a_file(onnxc: Run, network: Path, tmp_path: Path) -> None:
+    out, folder = tmp_path / "training.onnx", tmp_path / "rate=1"
+    mine = folder / "mine.onnx"
+    folder.mkdir()
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> mine (float[N, C] p, float[N, C] truth) => (float cost) {
+        error = Sub (p, truth)
+        size = Abs (error)
+        cost = ReduceMean <keepdims: int = 0> (size)
+        }"""
+    )
+    onnx.save(model, mine)
+    for loss, takes in {
+        f"{mine}": "'x' [N, 3], 'truth' [N, 2]",
+        f"t={mine}": "'x' [N, 3], 'truth' [N, 4]",
+    }.items():
+        done = onnxc("make-training", network, "-o", out, "--loss", loss)
+        assert done.code == 0, done.err
+        assert f"a step takes {takes}\n" in done.out
+        assert onnxc("check", out).code == 0
+    done = onnxc("make-training", network, "-o", out, "--loss", f"y:0={mine}", "--loss", "t=l1", "--target", "y:0=a")
+    assert "'a' [N, 2], 't.target' [N, 4]" in done.out
+    refused(onnxc("make-training", network, "-o", mine, "--loss", mine), f"--out: {str(mine)!r} is a file of --loss")
+    refused(onnxc("make-training", network, "-o", out, "--loss", "no.onnx"), "error: there is no loss 'no.onnx': there")
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    onnx.save(model, mine)
+    out.unlink()
+    refused(
+        onnxc("make-training", network, "-o", out, "--loss", mine), "error: your loss does not fit the network: Sub("
+    )
+    assert not out.exists()
+
+
 def test_what_is_refused(onnxc: Run, network: Path, tmp_path: Path) -> None:
     """All in one line that says what to do, in the words of the command."""
     out = tmp_path / "training.onnx"
@@ -163,6 +196,7 @@ def test_a_note_on_a_name_that_is_taken(onnxc: Run, network: Path, tmp_path: Pat
         ("cross_entropy", "from_logits=maybe", "from_logits must be True or False, not 'maybe'"),
         ("cross_entropy", "reduction=3", "reduction must be a name, not 3"),
         ("huber", "delta=[1]", "delta must be a number greater than 0, not [1]"),
+        ("cross_entropy", "weight=[1,2,nope", "--loss-option: weight: '[1,2,nope' is no valid JSON list"),
         ("bce", "pos_weight=x", "pos_weight must be finite numbers, not 'x'"),
     ],
 )

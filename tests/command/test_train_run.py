@@ -115,26 +115,29 @@ def long(folder: Path) -> list[str]:
     return [*map(str, command), "--batch", "2"]
 
 
-def start(command: list[str], *options: Any) -> subprocess.Popen[str]:
-    """The command in a process of its own, in its first steps."""
-    p = subprocess.Popen(
+def interrupted(number: int, command: list[str], *options: Any) -> tuple[int, str]:
+    """Exit code and errors of the command in a process of its own that gets a signal in its first steps."""
+    with subprocess.Popen(
         [*command, *map(str, options)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
-    )  # fmt: skip
-    assert p.stdout is not None
-    assert p.stdout.readline().startswith("epoch ")
-    time.sleep(0.05)
-    return p
+    ) as p:  # fmt: skip
+        try:
+            assert p.stdout is not None
+            assert p.stdout.readline().startswith("epoch ")
+            time.sleep(0.05)
+            p.send_signal(number)
+            err = p.communicate(timeout=60)[1]
+            return p.returncode, err
+        finally:
+            p.kill()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_a_checkpoint(
     onnxc: Callable[..., Done], folder: Path, long: list[str], number: int, code: int
 ) -> None:
-    p = start(long, "--epochs", 10**9, "--run", folder / "run")
-    p.send_signal(number)
-    _, err = p.communicate(timeout=60)
-    assert p.returncode == code
+    found, err = interrupted(number, long, "--epochs", 10**9, "--run", folder / "run")
+    assert found == code
     word = "interrupted" if number == signal.SIGINT else "terminated"
     assert err.startswith(f"compiling...\nerror: {word} after step ")
     assert err.endswith(f"{folder}/run/checkpoint.safetensors is written, go on with: onnxc {' '.join(long[3:])} "
@@ -153,10 +156,8 @@ def test_an_interrupt_without_a_run(folder: Path, long: list[str]) -> None:
     out = folder / "out.onnx"
     out.write_bytes(b"old")
     before = sorted(os.listdir(folder))
-    p = start(long, "--epochs", 10**9, "--out", out)
-    p.send_signal(signal.SIGINT)
-    _, err = p.communicate(timeout=60)
-    assert p.returncode == 130
+    code, err = interrupted(signal.SIGINT, long, "--epochs", 10**9, "--out", out)
+    assert code == 130
     assert err == "compiling...\nerror: interrupted\n"
     assert out.read_bytes() == b"old"
     assert sorted(os.listdir(folder)) == before

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import Loss, UnsupportedError, make_training_model
+from compiler import UnsupportedError, make_training_model
 from tests.exporters.training import trains
 
 skl2onnx = pytest.importorskip("skl2onnx")
@@ -46,10 +46,10 @@ def test_a_classifier_trains(activation: str, outputs: list[str] | None, tmp_pat
 
 
 def test_a_classifier_of_two_classes_gives_probabilities(tmp_path: Path) -> None:
-    """They are of a Sigmoid and what it leaves, so the loss must be told."""
+    """They are of a Sigmoid and what it leaves, which the loss finds."""
     model, x, y = classifier("cancer", activation="logistic")
     path = written(model.fit(x, y), x, tmp_path / "net.onnx")
-    training = make_training_model(path, loss=Loss("cross_entropy", from_logits=False), target="kind", lr=0.02)
+    training = make_training_model(path, target="kind", lr=0.02)
     trains(training, {"X": x, "kind": y}, tmp_path / "trained.onnx")
 
 

@@ -163,3 +163,12 @@ def test_zero_infinity_is_true_or_false_and_of_ctc_alone() -> None:
         Loss("ctc", zero_infinity=1)  # type: ignore[arg-type]
     with pytest.raises(compiler.InputError, match="the loss mse has no option zero_infinity"):
         Loss("mse", zero_infinity=True)
+
+
+def test_lengths_of_two_losses_are_called_after_their_outputs() -> None:
+    model = linear((TIMES, BATCH, CLASSES))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["x", "w"], ["q"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("q", TensorProto.DOUBLE, None))
+    training = make_training_model(model, loss={"y": "ctc", "q": "ctc"}, batch=None)
+    names = [v.name for v in training.training_info[0].algorithm.input]
+    assert names == [f"{v}.{name}" for v in "yq" for name in ("target", "input_lengths", "target_lengths")]

@@ -207,3 +207,20 @@ def test_values_captured_by_a_body_are_those_of_training() -> None:
     y = 2 * n @ WEIGHTS["w2"]
     expected = -(y - np.log(np.exp(y).sum(1, keepdims=True)))[range(6), LABEL].mean()
     assert float(values["loss"]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_batch_fixed_at_one_is_noted() -> None:
+    """The mean of one number is that number: the output is the bias, and nothing before it trains."""
+    model = normalized()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    notes: list[str] = []
+    training = checked(make_training_model(model, batch=None, optimizer="sgd", note=notes.append))
+    assert [text.partition(":")[0] for text in notes] == [
+        "BatchNormalization 'n' sees one number of each channel, which is its own mean"
+    ]
+    values = step_by_interpreter(training, {"x": X[:1], "label": LABEL[:1]})
+    assert np.allclose(values["w1.gradient"], 0)
+    assert (values["w2.gradient"][WEIGHTS["bn.bias"] > 0, LABEL[0]] != 0).all()
+    for options in ({"batch": "N"}, {"batch": None, "batch_norm": "frozen"}):
+        make_training_model(model, note=notes.append, **options)
+    assert len(notes) == 1

@@ -13,6 +13,7 @@ targets           the inputs that losses compare with
 optimizers, ...   updates, schedules, clipping, accumulation, averages
 fresh             the initialization graph
 merged            notes on tensors that may be meant as several
+made              our own check of what was made
 model             all of it, in order
 """
 

@@ -42,7 +42,7 @@ def ctc(a: Algorithm, loss: Loss, read: Read, target: str, other: str | None) ->
     if not 0 <= loss.blank < classes:
         raise InputError(f"blank must be one of the {classes} classes, not {loss.blank}")
     dims = [read.dims[1 - loss.time_axis]]
-    input_lengths, target_lengths = (a.input(f"{name}_lengths", INT, dims) for name in ("input", "target"))
+    input_lengths, target_lengths = (a.input(f"{read.prefix}{name}_lengths", INT, dims) for name in ("input", "target"))
     log = log_probabilities(a, read, 2)
     if loss.time_axis:
         log = a.node("Transpose", [log], "time_first", perm=[1, 0, 2])

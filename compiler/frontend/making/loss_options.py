@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,8 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
-from compiler.errors import InputError, checked_flag, checked_integer, did_you_mean, shown
+from compiler.errors import CompileError, InputError, ModelError, checked_flag, checked_integer, did_you_mean, shown
+from compiler.frontend.attempts import accepted
+from compiler.frontend.files import Model
 from compiler.frontend.making.arguments import LARGEST, SMALLEST, checked_number, checked_text
+from compiler.frontend.source import read
+from compiler.frontend.trained import trained_model
 
 CLASSES = frozenset({"cross_entropy", "nll"})
 """Losses whose targets are numbers of classes (or, of cross-entropy, their probabilities)."""
@@ -115,7 +120,8 @@ def _refusing_unknown(cls: type[_L]) -> type[_L]:
         known = [f.name for f in fields(made)][1 if args else 0 :]
         if unknown := [name for name in options if name not in known]:
             kind = args[0] if args else options.get("kind")
-            own = _options_of(_canonical(kind)[0]) if isinstance(kind, str) else ()
+            named = _canonical(kind) if isinstance(kind, str) else None
+            own = () if named is None else _options_of(named[0])
             has = f"{kind} has {', '.join(own)}" if own else f"there are {', '.join(n for n in known if n != 'kind')}"
             what = ", ".join(f"{name!r}{did_you_mean(name, own or known)}" for name in unknown)
             raise InputError(f"a loss has no option {what}: {has}")
@@ -131,7 +137,8 @@ class Loss:
     """A loss with its options; the names and meanings are PyTorch's, where it has them.
 
     kind: a name (`cross_entropy`, `nll`, `mse`, `l1`, `huber`, `smooth_l1`, `bce`, `kl`, `cosine_embedding`, `ctc`, or
-    what PyTorch and Keras call them), or the loss itself as a FunctionProto or as a model.
+    what PyTorch and Keras call them), or the loss itself as a FunctionProto or a model: a ModelProto, a path, or the
+    bytes of a file, which is read here, with what it has in other files of its folder.
     weight: of cross_entropy and nll, one number for each class; of bce, what broadcasts to the output.
     label_smoothing: from 0 to 1. ignore_index: class number of positions that do not count. soft_targets: the targets
     are probabilities of all classes. reduction: "mean" or "sum". axis: that of the classes (or of vectors); by default
@@ -145,7 +152,7 @@ class Loss:
     does not have.
     """
 
-    kind: str | onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto
+    kind: Model | onnx.FunctionProto | onnx.GraphProto
     weight: Sequence[float] | None = None
     label_smoothing: float = 0.0
     ignore_index: int | None = None
@@ -164,17 +171,19 @@ class Loss:
     target: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.kind, str):
-            said = self.kind
-            name, implied = _canonical(said)
+        said = self.kind
+        if isinstance(said, str) and (named := _canonical(said)) is not None:
+            name, implied = named
             object.__setattr__(self, "kind", name)
             for option, value in implied.items():
                 if option == "from_logits" and self.from_logits is not None and not self.from_logits:
                     raise InputError(f"{said} takes logits, but from_logits is False: the loss is called {name}")
                 if getattr(self, option) is None or getattr(self, option) is False:
                     object.__setattr__(self, option, value)
-        elif not isinstance(self.kind, onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto):
-            raise InputError(f"a loss is a name, a FunctionProto or a model, not {type(self.kind).__name__}")
+        elif isinstance(said, str | os.PathLike | bytes | bytearray | memoryview):
+            object.__setattr__(self, "kind", _read(said))
+        elif not isinstance(said, onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto):
+            raise InputError(f"a loss is a name, a FunctionProto or a model, not {type(said).__name__}")
         allowed = _options_of(self.name)
         for f in fields(self):
             if f.name != "kind" and f.name not in allowed and not _same(getattr(self, f.name), f.default):
@@ -214,8 +223,10 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-def _canonical(name: str) -> tuple[str, dict[str, Any]]:
-    """The name of a loss that PyTorch, Keras or we call `name`, and the options that this name implies."""
+def _canonical(name: str) -> tuple[str, dict[str, Any]] | None:
+    """The name of a loss that PyTorch, Keras or we call `name`, and the options that it implies; None for a path."""
+    if os.path.basename(name) != name or name.lower().endswith(".onnx"):
+        return None
     plain = _plain(name)
     if plain not in (_plain(k) for k in KINDS):
         plain = plain.removesuffix("loss")
@@ -227,11 +238,28 @@ def _canonical(name: str) -> tuple[str, dict[str, Any]]:
             elif plain in ("bcewithlogits", "softmaxcrossentropy", "sigmoidcrossentropy"):
                 implied = {"from_logits": True}
             return kind, implied
-    near = did_you_mean(name, KINDS) or f": there are {', '.join(KINDS)}, or your own as a FunctionProto or a model"
-    raise InputError(f"there is no loss {shown(name)}{near}")
+    return None
 
 
-AnyLoss = str | Loss | onnx.FunctionProto | onnx.ModelProto | onnx.GraphProto
+def _read(kind: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
+    """The user's own loss from a file, with all its data in it. InputError: there is none, or it is no good."""
+    path = None if isinstance(kind, bytes | bytearray | memoryview) else os.fspath(kind)
+    try:
+        source, report = read(kind)
+    except ModelError as e:
+        reason = e.problems[0].what
+        if path is None:
+            raise InputError(f"the bytes given as a loss are no model: {reason}") from e
+        near = did_you_mean(path, KINDS) or f": there are {', '.join(KINDS)}"
+        raise InputError(f"there is no loss {shown(path)}{near}; nor is it the path of a model: {reason}") from e
+    try:
+        return trained_model(accepted(source, report), {})
+    except CompileError as e:
+        what = "the loss" if path is None else f"the loss {shown(path)}"
+        raise InputError("; ".join(f"{what}: {p}" for p in e.problems)) from e
+
+
+AnyLoss = Model | Loss | onnx.FunctionProto | onnx.GraphProto
 """What a user may give as one loss."""
 
 

@@ -25,7 +25,8 @@ class Read:
     """What a loss reads of an output.
 
     name: of the output. value: what is read, which may lie before the output's last operator. form: "plain", or, for
-    losses of probabilities, "logits", "log" or "probabilities". dims, elem_type: its type.
+    losses of probabilities, "logits", "log" or "probabilities". dims, elem_type: its type. prefix: of the
+    names of the inputs that the loss adds, where there are several losses.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Read:
     form: str
     dims: Sequence[int | str | None]
     elem_type: int
+    prefix: str = ""
 
     @property
     def rank(self) -> int:

@@ -24,8 +24,16 @@ from compiler.frontend.making.facts import Facts
 from compiler.frontend.making.fresh import add_initialization
 from compiler.frontend.making.loss_options import CLASSES, AnyLoss, Loss, as_losses
 from compiler.frontend.making.losses import EMITTERS, FLOATS, Emit, Read
+from compiler.frontend.making.made import check_made
 from compiler.frontend.making.merged import merged
-from compiler.frontend.making.modes import notes_on_modes, statistics, switched, to_inference, training_copy
+from compiler.frontend.making.modes import (
+    notes_on_modes,
+    notes_on_single_samples,
+    statistics,
+    switched,
+    to_inference,
+    training_copy,
+)
 from compiler.frontend.making.optimizer_spec import DEFAULTS, OptimizerSpec, optimizer_spec
 from compiler.frontend.making.optimizers import Parameter, add_optimizer
 from compiler.frontend.making.outputs import only_outputs
@@ -73,12 +81,12 @@ def make_training_model(
     """A training model of the ONNX standard, whose inference graph is `model`.
 
     model: a path, the bytes of a file, or a ModelProto, which is not changed. loss: a name or `compiler.Loss`, a
-    FunctionProto or model of your own, or several by output. optimizer: a name or a mapping of it and its options,
-    which may also be given here: lr (or learning_rate), weight_decay, schedule, clip_norm, ... (docs/optimizers.md).
-    output: what the loss is on, by default the first of floating point. outputs: those that the model keeps, with what
-    they are computed from; by default all. target: name of the input with the targets, by default `label`
-    for class numbers, else `target`; with several losses `OUTPUT.label`, `OUTPUT.target`. It may be an input that the
-    model has, as for an autoencoder. loss_weights: by output, 1 by default.
+    FunctionProto or model of your own (a path, bytes or a ModelProto), or several by output. optimizer: a name or a
+    mapping of it and its options, which may also be given here: lr (or learning_rate), weight_decay, schedule,
+    clip_norm, ... (docs/optimizers.md). output: what the loss is on, by default the first of floating point. outputs:
+    those that the model keeps, with what they are computed from; by default all. target: name of the input with the
+    targets, by default `label` for class numbers, else `target`; with several losses `OUTPUT.label`, `OUTPUT.target`.
+    It may be an input that the model has, as for an autoencoder. loss_weights: by output, 1 by default.
 
     train, freeze: glob patterns of names: only these train, these do not. By default all weights train. batch_norm:
     "auto": batch statistics where its scale or bias trains; "train": everywhere; "frozen": nowhere. batch: the symbol
@@ -133,6 +141,7 @@ def make_training_model(
         a.output(added.rate)
     _finish(work, a, facts, parameters, initialize, seed)
     record_averages(work, added.averages)
+    check_made(work, losses)
     if note is not None:
         frozen = () if freeze is None else listed("freeze", freeze)
         missed = sparse_weights(facts, frozen) if train is None else []
@@ -140,6 +149,7 @@ def make_training_model(
         texts = [taken.format(*names) for names in a.renamed]
         texts += [f"{name!r} does not train: {DENSE}" for name in missed if name in facts.upstream(sources)]
         texts += notes_on_modes(facts, sources, {p.name for p in parameters}, batch_norm)
+        texts += notes_on_single_samples(facts, changed)
         for text in [*texts, *merged(work)]:
             note(text)
     return work
@@ -217,13 +227,13 @@ def _losses(
     outputs = {v: values[v] for v in facts.outputs if v in values}
     several = len(losses) > 1
     total = a.public("loss") if several or set(weights.values()) != {1.0} else ""
-    targets = Targets(a, facts, several)
+    targets = Targets(a, facts)
     if total:
         a.output(total)  # the first one: what the loss is, should an output of the model be called that
     with a.scope("loss"):
         parts = {}
         for name, loss in losses.items():
-            read = replace(reads[name], value=values[reads[name].value])
+            read = replace(reads[name], value=values[reads[name].value], prefix=f"{name}." if several else "")
             if not loss.name:
                 parts[name] = add_own_loss(a, facts, loss, read, outputs, targets)
                 continue

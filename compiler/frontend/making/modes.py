@@ -110,6 +110,19 @@ def notes_on_modes(facts: Facts, sources: Iterable[str], training: Set[str], bat
     return notes
 
 
+def notes_on_single_samples(facts: Facts, changed: Iterable[NodeProto]) -> list[str]:
+    """What becomes of BatchNormalizations in training form that see one number of each channel. changed: the nodes."""
+    notes = []
+    for node in changed:
+        dims = facts.dims(node.input[0])
+        if node.op_type == "BatchNormalization" and dims and all(d == 1 for d in [*dims[:1], *dims[2:]]):
+            notes.append(
+                f"BatchNormalization {node_name(node)!r} sees one number of each channel, which is its own mean: it "
+                "gives its bias, and nothing before it trains: export a symbolic batch, or give batch_norm='frozen'"
+            )
+    return notes
+
+
 def statistics(nodes: Iterable[NodeProto], known: Set[str]) -> list[str]:
     """The running statistics of some nodes. UnsupportedError: one is computed, so that it cannot be a variable."""
     found: dict[str, None] = {}

@@ -2,8 +2,9 @@
 
 An input that is called like an output of the model is that output (in training form), one like an input that input. If
 there is none like an output, the first of the rest is the output that the loss is on. All others become inputs of the
-step: with the type that a graph declares or that the function's value_info has, else with that of the output. The one
-output is the loss: one number, which may have axes.
+step: with the type that a graph declares or that the function's value_info has, else with that of the output. Where
+the loss declares an output [N, 10] as [N, C], its C is 10 in these types as well. The one output is the loss: one
+number, which may have axes.
 """
 
 from __future__ import annotations
@@ -59,8 +60,12 @@ def add_own_loss(
             f"{': ' if rest else ''}{', '.join(map(repr, rest))}: leave it out, and call them in your loss what they "
             "are to be called"
         )
+    known: dict[str, Dims | None] = {v: facts.dims(v) for v in function.input if v in facts.inputs or v in outputs}
+    if not known.keys() & outputs.keys():
+        known[others[0]] = read.dims
+    symbols = _symbols(types, known)
     for v in rest:
-        given[v] = _target(loss, read, v, types.get(v), targets)
+        given[v] = _target(loss, read, v, types.get(v), targets, symbols)
     call = NodeProto(op_type=function.name, domain=function.domain)
     call.input.extend(given[v] for v in function.input)
     result = a.names.fresh("own/loss")
@@ -141,13 +146,35 @@ def _function(loss: Loss) -> tuple[FunctionProto, dict[str, ValueInfoProto]]:
     return function, {v.name: v for v in kind.input}
 
 
-def _target(loss: Loss, read: Read, name: str, declared: ValueInfoProto | None, targets: Targets) -> str:
+def _symbols(types: Mapping[str, ValueInfoProto], known: Mapping[str, Dims | None]) -> dict[str, int | str]:
+    """What symbols in declared types are in the model. known: dims of inputs of the loss that are its values."""
+    symbols: dict[str, int | str] = {}
+    for v, dims in known.items():
+        declared = dims_of(types[v]) if v in types else None
+        if dims is None or declared is None or len(dims) != len(declared):
+            continue
+        for said, d in zip(declared, dims, strict=True):
+            if isinstance(said, str) and d is not None:
+                symbols.setdefault(said, d)
+    return symbols
+
+
+def _target(
+    loss: Loss,
+    read: Read,
+    name: str,
+    declared: ValueInfoProto | None,
+    targets: Targets,
+    symbols: Mapping[str, int | str],
+) -> str:
+    """An input of the step. symbols: what those of the declared type are in the model."""
     elem_type = read.elem_type
     dims: Dims | None = read.dims
     if declared is not None and declared.HasField("type"):
         if not declared.type.HasField("tensor_type"):
             raise InputError(f"input {name!r} of your loss is no tensor: a step takes tensors only")
         elem_type, dims = declared.type.tensor_type.elem_type or elem_type, dims_of(declared)
+        dims = None if dims is None else [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
     if loss.target is None:
         return targets.own(name, read.name, elem_type, dims)
     return targets.named(loss.target, read.name, elem_type, dims)

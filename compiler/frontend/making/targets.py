@@ -13,13 +13,10 @@ from compiler.ir.proto import element_type_name
 
 
 class Targets:
-    """Finds or makes them for one training model.
+    """Finds or makes them for one training model."""
 
-    several: whether there are several losses, whose targets are then named after their outputs.
-    """
-
-    def __init__(self, a: Algorithm, facts: Facts, several: bool):
-        self._a, self._facts, self._several = a, facts, several
+    def __init__(self, a: Algorithm, facts: Facts):
+        self._a, self._facts = a, facts
         self._made: dict[str, tuple[str, int, Dims | None]] = {}
 
     def of(self, loss: Loss, read: Read) -> str:
@@ -28,7 +25,7 @@ class Targets:
         name = "label" if loss.name in CLASSES and not loss.soft_targets else "target"
         if loss.target is not None:
             return self.named(loss.target, read.name, elem_type, dims)
-        return self._a.input(f"{read.name}.{name}" if self._several else name, elem_type, _with_symbols(name, dims))
+        return self._a.input(f"{read.prefix}{name}", elem_type, _with_symbols(name, dims))
 
     def own(self, name: str, output: str, elem_type: int, dims: Dims | None) -> str:
         """A new input that the user's own loss on an output calls by this name. InputError: the name is taken."""
