@@ -30,7 +30,7 @@ _OPTIONS = {
     "loss_weights": "--loss-weight OUTPUT=W", "train": "--train PATTERN", "freeze": "--freeze PATTERN",
     "batch_norm": "--batch-norm HOW", "initialize": "--initialize HOW", "lr": "--lr", "seed": "--seed N",
     "batch": "--batch -", "validation": "--eval DATA", "resume": "--resume", "monitor": "--monitor METRIC",
-    "memory_limit": "--memory-limit SIZE",
+    "memory_limit": "--memory-limit SIZE", "batch_dim": "--batch-dim N",
 }  # fmt: skip
 _ARGUMENT = re.compile(
     # names of the model are in quotes, and stay as they are (an apostrophe opens none); so does code, `name=array`

@@ -54,6 +54,7 @@ def _named(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | N
 )  # fmt: skip
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="In all, also with --resume.")
 @click.option("--batch", type=click.IntRange(1), help="Samples of a step; by default the model's fixed size, or 32.")
+@click.option("--batch-dim", metavar="N", help="The dim that counts samples; by default the one of most inputs.")
 @click.option("--no-shuffle", is_flag=True, help="Take the samples in their order, in every epoch.")
 @click.option("--out", type=path_type, help="Where to write the trained inference model.")
 @click.option("--averaged", is_flag=True, help="Write the running averages of the weights to --out.")
@@ -104,8 +105,9 @@ def train(
 ) -> int:
     """Train MODEL on the arrays of a file, and write the trained model.
 
-    The first axis of every array counts samples; they are shuffled anew for each epoch. The loss is the step's output
-    of that name, or its first scalar. A run (--run) that is interrupted goes on with --resume, with the same bits.
+    One dim of the model counts samples, on whichever axis of an array; they are shuffled anew for each epoch. The loss
+    is the step's output of that name, or its first scalar. A run (--run) that is interrupted goes on with --resume,
+    with the same bits.
     """
     for option, given, other, need in (
         ("--checkpoint-every", every, folder, "--run DIR, the folder of the checkpoint"),
@@ -135,7 +137,7 @@ def train(
         )
 
         def fits(trainer: Trainer) -> None:
-            run.check_monitor(trainer)
+            run.check(trainer)
             if averaged:
                 trainer.step.averaged()  # an error now if there are none, rather than after the training
             if not as_json:

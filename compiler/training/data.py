@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -11,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from struct import unpack_from
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from compiler.runtime.arguments import held
 from compiler.runtime.arrays import as_plain
 from compiler.runtime.layout import BITS, ML_DTYPES, NUMPY
 from compiler.runtime.memory import Array
+from compiler.training.samples import said, samples_of
 
 MAPPED = 1 << 20
 """Bytes from which an array of an .npz file is mapped; smaller ones are read, which checks their checksum."""
@@ -86,7 +88,11 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
     raise InputError(f"{name!r} is no .npz file of numeric arrays: {why}; {_MAKE_ONE}")
 
 
-_UNREADABLE = (ValueError, EOFError, KeyError, OSError, TypeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (
+    ValueError, EOFError, LookupError, OSError, TypeError, AttributeError, NotImplementedError, OverflowError,
+    MemoryError, RecursionError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What NumPy's reader raises for bytes that are no array: a header is text, which Python's own parser reads."""
 
 
 def _no_archive(name: str, e: Exception, member: str = "") -> InputError:
@@ -155,7 +161,7 @@ def _mapped(path: str | os.PathLike[str], member: zipfile.ZipInfo) -> Array | No
         local = file.read(30)  # the extra field may be another one than the directory's: its length is here only
         if len(local) < 30 or not local.startswith(b"PK\x03\x04"):
             raise zipfile.BadZipFile("it is damaged")
-        start = member.header_offset + 30 + sum(unpack_from("<HH", local, 26))
+        start = member.header_offset + 30 + sum(struct.unpack_from("<HH", local, 26))
         file.seek(start)
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
@@ -171,33 +177,16 @@ def _mapped(path: str | os.PathLike[str], member: zipfile.ZipInfo) -> Array | No
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
-def sampled(inputs: Mapping[str, InputType], bound: Mapping[str, int] | None = None) -> frozenset[str]:
-    """The inputs with samples along their first axis: those whose first dim is a symbol of samples.
-
-    That is one which is a first dim only, unless all symbols at first are at other places as well; and which has no
-    size in `bound`, unless all have. Then the number of samples is fixed, and inputs with that number at first have
-    samples, too. A model without symbols there has samples in all inputs that have axes.
-    """
-    bound = bound or {}
-    first = {name: t.dims[0] for name, t in inputs.items() if t.dims}
-    symbols = {d for d in first.values() if isinstance(d, str)}
-    alone = symbols - {d for t in inputs.values() for d in t.dims[1:]} or symbols
-    of_samples: set[int | str] = {d for d in alone if d not in bound}
-    if not of_samples:
-        of_samples = {*alone, *(bound[s] for s in alone)} if alone else set(first.values())
-    return frozenset(name for name, d in first.items() if d in of_samples)
-
-
 @dataclass(frozen=True)
 class _Column:
-    """One array, the type that its rows get (None: they have it), and whether it has samples, or is for all of them."""
+    """One array, the type that its rows get (None: they have it), and the axis of its samples (None: it has none)."""
 
     array: Array
     dtype: str | None
-    sampled: bool
+    axis: int | None
 
     def rows(self, rows: Array | slice) -> Array:
-        found = self._own(rows) if self.sampled else self.array
+        found = self.array if self.axis is None else self._own(rows, self.axis)
         if self.dtype is None:
             return found
         if self.dtype in ML_DTYPES:
@@ -206,16 +195,21 @@ class _Column:
             return converted
         return found.astype(NUMPY[self.dtype])
 
-    def _own(self, rows: Array | slice) -> Array:
+    @property
+    def size(self) -> int:
+        """How many samples it has."""
+        return 1 if self.axis is None else self.array.shape[self.axis]
+
+    def _own(self, rows: Array | slice, axis: int) -> Array:
         """The rows in the array's own type."""
         flags = self.array.flags
         if isinstance(rows, slice) or not (flags.c_contiguous and flags.aligned):
-            return self.array[rows]
-        return self.array.take(rows, axis=0)  # several times as fast; of other layouts it would copy all first
+            return self.array[(slice(None),) * axis + (rows,)]
+        return self.array.take(rows, axis)  # several times as fast; of other layouts it would copy all first
 
 
 class Dataset:
-    """Named arrays with samples along their first axis, all as many. Others belong to every sample as they are.
+    """Named arrays with samples along an axis, all as many. Others belong to every sample as they are.
 
     Nothing is copied. Where an array has another type than the model, rows are converted as they are taken; whether the
     type holds all its values exactly is found out at once, in one pass over an array whose type does not tell.
@@ -227,11 +221,11 @@ class Dataset:
         inputs: Mapping[str, InputType],
         optional: Collection[str],
         what: str,
-        samples: Collection[str] | None = None,
+        axes: Mapping[str, int] | None = None,
     ) -> None:
         """Take those arrays that are inputs. optional: inputs that may be missing. InputError, which says `what`.
 
-        samples: inputs that have samples, by default the `sampled` ones.
+        axes: of each input that has samples their axis, by default as `samples_of` has it.
         """
         if not isinstance(arrays, Mapping):
             raise InputError(
@@ -242,18 +236,18 @@ class Dataset:
         if missing := [n for n in inputs if n not in plain and n not in optional]:
             raise InputError(_lacks(what, missing, [n for n in arrays if n not in inputs], list(arrays)))
         self._what, self._inputs = what, inputs
-        self.samples = (sampled(inputs) if samples is None else frozenset(samples)) & plain.keys()
-        """The arrays that have samples."""
-        self._columns = {
-            n: _column(a, inputs[n], f"array {n!r} of {what}", n in self.samples) for n, a in plain.items()
-        }
-        sizes = {n: len(c.array) for n, c in self._columns.items() if c.sampled}
+        axes = samples_of(inputs).axes(inputs) if axes is None else axes
+        self.axes = {n: axes[n] for n in plain if n in axes}
+        """The arrays that have samples, each with their axis."""
+        self._columns = {n: _column(a, inputs[n], f"array {n!r} of {what}", self.axes.get(n)) for n, a in plain.items()}
+        sizes = {n: c.size for n, c in self._columns.items() if c.axis is not None}
+        where = f"; samples lie along {said(self.axes)}" if any(self.axes.values()) else ""
         if not sizes or min(sizes.values()) == 0:
-            raise InputError(f"no samples in {what}: arrays need a first axis of samples, there are {sizes}")
+            raise InputError(f"no samples in {what}: arrays need an axis of samples, there are {sizes}{where}")
         if len(set(sizes.values())) > 1:
             raise InputError(
-                f"{what} has arrays of different numbers of samples: {sizes}; bind what is the same for all samples "
-                "by static="
+                f"{what} has arrays of different numbers of samples: {sizes}{where}; bind what is the same for all "
+                "samples by static=, or name another dim that counts samples by batch_dim="
             )
         self._size = next(iter(sizes.values()))
 
@@ -265,13 +259,16 @@ class Dataset:
         found = dict(known)
         of = dict.fromkeys(known, "that is given")
         for name, c in self._columns.items():
-            t, skipped = self._inputs[name], int(c.sampled)
-            for axis, (d, n) in enumerate(zip(t.dims[skipped:], c.array.shape[skipped:], strict=True), skipped):
+            t = self._inputs[name]
+            for axis, (d, n) in enumerate(zip(t.dims, c.array.shape, strict=True)):
+                if axis == c.axis:
+                    continue
                 want = found.setdefault(d, n) if isinstance(d, str) else d
                 if want == n:
                     of.setdefault(d, f"of array {name!r}") if isinstance(d, str) else None
                     continue
                 why = f", and {d!r} is {want}, {of[d]}" if isinstance(d, str) else ""
+                why += f"; its axis {c.axis} counts samples" if c.axis else ""
                 raise InputError(
                     f"array {name!r} of {self._what} has shape {list(c.array.shape)}, with {n} at axis {axis}: the "
                     f"model takes {t}{why}"
@@ -293,7 +290,7 @@ class Dataset:
     def parts(self, name: str, samples: int) -> Iterator[tuple[int, Array]]:
         """One array, so many samples at a time, each part with the number of its first; whole, if it has none."""
         column = self._columns[name]
-        for start in range(0, self._size if column.sampled else 1, samples):
+        for start in range(0, 1 if column.axis is None else self._size, samples):
             yield start, column.rows(slice(start, start + samples))
 
     def fingerprint(self) -> str:
@@ -301,7 +298,7 @@ class Dataset:
         digest = blake2b(digest_size=16)
         some = np.unique(np.linspace(0, self._size - 1, min(self._size, _SAMPLED)).astype(np.int64))
         for name, a in sorted(self.rows(some).items()):
-            shape = (self._size, *a.shape[1:]) if name in self.samples else a.shape
+            shape = tuple(self._size if i == self.axes.get(name) else n for i, n in enumerate(a.shape))
             digest.update(repr((name, a.dtype.name, shape)).encode())
             digest.update(a.tobytes())
         return digest.hexdigest()
@@ -312,12 +309,12 @@ def _lacks(what: str, missing: list[str], unused: list[str], there: list[str]) -
     return f"{what} has no array {names}: it has {', '.join(map(repr, there)) or 'none'}"
 
 
-def _column(array: Array, t: InputType, what: str, sampled: bool) -> _Column:
+def _column(array: Array, t: InputType, what: str, axis: int | None) -> _Column:
     """An array for an input. InputError: it does not fit."""
     wanted = np.dtype(NUMPY[t.dtype])
     name = ML_DTYPES.get(t.dtype, wanted.name)
     fits = len(t.dims) == array.ndim
-    if not sampled and (
+    if axis is None and (
         not fits or any(d != n for d, n in zip(t.dims, array.shape, strict=True) if isinstance(d, int))
     ):
         raise InputError(
@@ -326,21 +323,22 @@ def _column(array: Array, t: InputType, what: str, sampled: bool) -> _Column:
             "other batches by dims="
         )
     if not fits:
-        raise InputError(f"{what} has shape {list(array.shape)}: the model takes {t}")
+        where = f", whose axis {axis} counts samples" if axis else ""
+        raise InputError(f"{what} has shape {list(array.shape)}: the model takes {t}{where}")
     if array.dtype == wanted and t.dtype not in BITS and t.dtype not in ML_DTYPES:
-        return _Column(array, None, sampled)
+        return _Column(array, None, axis)
     if t.dtype in ML_DTYPES:  # rounded, if need be: files have no such type
-        if any(held(chunk, t.dtype) is None for chunk in _chunks(array)):
+        if any(held(chunk, t.dtype) is None for chunk in _chunks(array, axis or 0)):
             raise InputError(f"{what} is {array.dtype}: the model takes {name}, which cannot hold its values")
-        return _Column(array, t.dtype, sampled)
+        return _Column(array, t.dtype, axis)
     exact = array.dtype.kind == "f" or array.dtype.itemsize < 8 or wanted.kind != "f"  # NumPy says i64 is safe as f64
     if exact and np.can_cast(array.dtype, wanted, "safe"):
-        return _Column(array, t.dtype, sampled)
+        return _Column(array, t.dtype, axis)
     if array.dtype.kind not in {"i": "biu", "u": "biu", "f": "biuf"}.get(wanted.kind, ""):
         remedy = f"; give whole numbers as that: .astype({name!r})"
         whole = remedy if array.dtype.kind == "f" and wanted.kind in "iu" else ""
         raise InputError(f"{what} is {array.dtype}: the model takes {name}, which cannot hold its values{whole}")
-    for chunk in _chunks(array):
+    for chunk in _chunks(array, axis or 0):
         lost = _lost(chunk, wanted)
         if lost.any():
             example = chunk[lost][0]
@@ -349,17 +347,18 @@ def _column(array: Array, t: InputType, what: str, sampled: bool) -> _Column:
                 f"{what} is {array.dtype}: the model takes {name}, {as_what} {example!s}; if that is meant, give it "
                 f"as {name}: .astype({name!r})"
             )
-    return _Column(array, t.dtype, sampled)
+    return _Column(array, t.dtype, axis)
 
 
-def _chunks(array: Array) -> Iterator[Array]:
-    """The array in pieces along its first axis."""
+def _chunks(array: Array, axis: int) -> Iterator[Array]:
+    """The array in pieces along an axis."""
     if array.ndim == 0:
         yield array
         return
-    rows = max(1, _CHUNK // max(1, array[:1].nbytes))
-    for start in range(0, len(array), rows):
-        yield array[start : start + rows]
+    size = array.shape[axis]
+    rows = max(1, _CHUNK * size // max(1, array.nbytes))
+    for start in range(0, size, rows):
+        yield array[(slice(None),) * axis + (slice(start, start + rows),)]
 
 
 def _lost(array: Array, wanted: np.dtype[Any]) -> Array:

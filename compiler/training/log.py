@@ -9,15 +9,39 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import InputError, StateError, checked_path
 from compiler.runtime.files import naming, replacing
+from compiler.training.position import NO_ROW
 
 Row = Mapping[str, int | float | None]
 """A record of an epoch (`Epoch.record`): numbers by column; None where there is none."""
 
 SUFFIXES = (".csv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run wrote before a checkpoint.
+
+    marks: of each epoch the `mark` of its row, or `NO_ROW`; the last ones may be missing. epochs: done in all. steps:
+    of an epoch.
+    """
+
+    marks: Sequence[int]
+    epochs: int
+    steps: int
+
+    def has(self, row: Row, epoch: int) -> bool:
+        """Whether it is the row of this epoch."""
+        return 0 < epoch <= len(self.marks) and mark(row) == self.marks[epoch - 1]
+
+    def ends_with(self, epoch: int) -> bool:
+        """Whether a run that is killed may write behind the row of this epoch (0: behind none)."""
+        no_row = self.epochs > len(self.marks) or (self.epochs > 0 and self.marks[self.epochs - 1] == NO_ROW)
+        return epoch in (0, self.epochs) or no_row
 
 
 class Log:
@@ -31,37 +55,42 @@ class Log:
         self._path, self._columns = Path(path), tuple(columns)
         self._csv = _is_csv(path)
 
-    def begin(self, written: Sequence[int] = ()) -> None:
-        """Make the file, or cut an old one back to the rows that were written, by their `mark`, one for each epoch.
+    def begin(self, written: Written | None = None) -> None:
+        """Make the file anew, or cut that of a run that goes on back to what was written before its checkpoint.
 
-        StateError: it has other columns, or other rows of these epochs; rows that it lacks are no error.
+        Only what a killed process can have written behind is cut: the rows of the next epochs, in order, the last one
+        perhaps in part. StateError: it has anything else, or other columns; rows that it lacks are no error.
         """
         head = ",".join(map(_quoted, self._columns)) + "\n" if self._csv else ""
         kept = self._kept(head, written) if written and self._path.exists() else []
         with replacing(self._path) as part:
             part.write_text(head + "".join(kept), encoding="utf-8")
 
-    def _kept(self, head: str, written: Sequence[int]) -> list[str]:
+    def _kept(self, head: str, written: Written) -> list[str]:
         text = self._path.read_text(encoding="utf-8", errors="replace")
-        if text and not text.startswith(head):
+        if not text.startswith(head) and not head.startswith(text):  # a killed process may have written less
             raise StateError(f"{str(self._path)!r} is a log with other columns than {', '.join(self._columns)}")
         lines = text[len(head) :].splitlines(keepends=True)
-        kept, last = [], 0
+        kept, last, cut = [], 0, 0
         for number, line in enumerate(lines, 1):
             row = self._row(line)
-            if number == len(lines) and not (line.endswith("\n") and line.strip()):
-                break  # written only in part
             epoch = None if row is None else row["epoch"]
-            if isinstance(epoch, int) and epoch > len(written):
-                break  # written after the checkpoint
-            if row is None or not isinstance(epoch, int) or epoch <= last or mark(row) != written[epoch - 1]:
-                where = number + head.count("\n")
-                raise StateError(
-                    f"{str(self._path)!r} has in line {where} not what the run wrote: was it edited, or is it of "
-                    "another run? Move it away, or give the log another name, and the run goes on with a new one"
-                )
-            kept.append(line)
-            last = epoch
+            if row is not None and isinstance(epoch, int) and epoch > last and not cut and written.has(row, epoch):
+                kept.append(line.rstrip("\r\n") + "\n")
+                last = epoch
+                continue
+            if written.ends_with(last):
+                if number == len(lines) and not (line.endswith("\n") and line.strip()):
+                    break  # written only in part
+                behind = (cut or written.epochs) + 1
+                if row is not None and (epoch, row["step"]) == (behind, behind * written.steps):
+                    cut = behind  # written after the checkpoint
+                    continue
+            raise StateError(
+                f"{str(self._path)!r} has in line {number + head.count(chr(10))} not what the run wrote: was it "
+                "edited, or is it of another run? Move it away, or give the log another name, and the run goes on with "
+                "a new one"
+            )
         return kept
 
     def _row(self, line: str) -> Row | None:

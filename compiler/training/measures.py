@@ -67,7 +67,7 @@ class _Free:
 def mean_error(power: int, g: Graph, output: str, label: str, t: TensorType) -> Measure | str:
     """Mean over all numbers of |output - label|^power; why not, if the two have different shapes.
 
-    Axes of size 1 do not count, but for that of the samples.
+    Axes of size 1 do not count, but for the first.
     """
     o = g.type(output)
     if o.dtype == "bool" or not _same(o.shape, t.shape):
@@ -157,6 +157,17 @@ class _Distributions(_Free):
     def __call__(self, output: Array, label: Array) -> tuple[float, float]:
         right = output.argmax(self.axis) == label.argmax(self.axis)
         return float(right.sum()), right.size
+
+
+def axis_of_output(measure: Measure, output: tuple[int, ...], label: tuple[int, ...], axis: int) -> int:
+    """The axis of an output that is this axis of a label, for a measure that was made of the two shapes."""
+    if isinstance(measure, _Classes):
+        return axis + (len(output) > len(label) and axis >= measure.axis)
+    if axis and label[axis] == 1:
+        return output.index(1, 1) if 1 in output[1:] else len(output)
+    counting = [i for i, n in enumerate(output) if i == 0 or n != 1]  # as `_same` compares them
+    place = sum(1 for i, n in enumerate(label[:axis]) if i == 0 or n != 1)
+    return counting[place] if place < len(counting) else axis
 
 
 def _same(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

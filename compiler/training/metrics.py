@@ -17,8 +17,9 @@ from compiler.ir.types import FLOATS, INTEGERS, TensorType
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import as_typed
-from compiler.training.data import Dataset, sampled
-from compiler.training.measures import Indices, Measure, accuracy, as_numbers, indices, mean_error
+from compiler.training.data import Dataset
+from compiler.training.measures import Indices, Measure, accuracy, as_numbers, axis_of_output, indices, mean_error
+from compiler.training.samples import Samples, samples_of
 
 WHAT = "the validation data"
 
@@ -36,12 +37,17 @@ COMPARED: Mapping[str, Callable[[Graph, str, str, TensorType], Measure | str]] =
 
 @dataclass(frozen=True)
 class _Compared:
-    """A metric that compares an output, by its public name, with an input, sample by sample."""
+    """A metric that compares an output, by its public name, with an input, sample by sample.
+
+    axis, label_axis: those of the samples.
+    """
 
     name: str
     output: str
     label: str
     measure: Measure
+    axis: int
+    label_axis: int
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Metrics:
         batch: int,
         algorithm: int | None,
         static: Mapping[str, Array],
-        bound: Mapping[str, int] | None = None,
+        samples: Samples | None = None,
     ) -> None:
         self._step, self._source, self._algorithm = step, source, algorithm
         self._static = {n: as_typed(source, n, a) for n, a in static.items()}
@@ -99,12 +105,12 @@ class Metrics:
         idle = source.idle_inputs(algorithm)
         step_inputs = {n: t for n, t in source.inputs_of("step", algorithm).items() if n not in static}
         given = {n: t for n, t in step_inputs.items() if n in validation}
-        samples = sampled(inference | step_inputs, bound)
-        self.data = Dataset(validation, inference | given, source.defaults, WHAT, samples)
+        samples = samples or samples_of(inference | step_inputs)
+        self.data = Dataset(validation, inference | given, source.defaults, WHAT, samples.axes(inference | given))
         self._types = {n: (inference | given)[n] for n in self.data.names}
         self._inference = [n for n in self.data.names if n in inference]
         self._lacking = [n for n in step_inputs if n not in {*given, *idle, *source.defaults}]
-        self._labels = [n for n in self.data.names if n not in inference and n in self.data.samples]
+        self._labels = [n for n in self.data.names if n not in inference and n in self.data.axes]
         self._batch, first, self._graph = self._first(batch)
         self._typed = {n: TensorType(t.dtype, first[n].shape) for n, t in self._types.items()}
         self._metrics = self._default() if names is None else self._named(names)
@@ -123,8 +129,7 @@ class Metrics:
     # --- what the model has --------------------------------------------------------------------------------
     def _first(self, batch: int) -> tuple[int, dict[str, Array], Graph]:
         """How many samples a call takes, the first of them, and the graph: no more than there are, if it can be."""
-        fixed = any(isinstance(self._types[n].dims[0], int) for n in self.data.samples)
-        if batch > len(self.data) and not fixed:
+        if batch > len(self.data) and not self._is_fixed():
             whole = self.data.rows(slice(0, len(self.data)))
             try:
                 return len(self.data), whole, self._at(whole)
@@ -140,7 +145,8 @@ class Metrics:
             have = rows[name].shape
             want = tuple(dims.setdefault(d, n) if isinstance(d, str) else d for d, n in zip(t.dims, have, strict=True))
             if want != have:
-                raise InputError(f"array {name!r} of {WHAT} has samples of shape {list(have[1:])}: the model takes {t}")
+                size = [n for axis, n in enumerate(have) if axis != self.data.axes.get(name)]
+                raise InputError(f"array {name!r} of {WHAT} has samples of shape {size}: the model takes {t}")
         role = "infer" if self._lacking else "evaluate"
         fed = [n for n in self._types if n in self._source.defaults]
         try:
@@ -154,13 +160,18 @@ class Metrics:
     def _is_open(self, first: Mapping[str, Array]) -> bool:
         """Whether the samples that do not fill a batch can be run alone."""
         rest = len(self.data) % self._batch
-        if rest == 0 or any(isinstance(self._types[n].dims[0], int) for n in self.data.samples):
+        if rest == 0 or self._is_fixed():
             return rest == 0
         try:
-            self._at({n: a[:rest] if n in self.data.samples else a for n, a in first.items()})
+            axes = self.data.axes
+            self._at({n: _first(a, rest, axes[n]) if n in axes else a for n, a in first.items()})
         except CompileError:  # the size is in the shapes of a Reshape, say
             return False
         return True
+
+    def _is_fixed(self) -> bool:
+        """Whether the model has a number where samples are counted."""
+        return any(isinstance(self._types[n].dims[axis], int) for n, axis in self.data.axes.items())
 
     def _note_rest(self) -> None:
         rest, names = len(self.data) % self._batch, ", ".join(repr(m.name) for m in self._scalars)
@@ -279,17 +290,17 @@ class Metrics:
         raise InputError(f"metric {name!r}: inference has no output {rest!r} of samples{near}")
 
     def _compared_outputs(self) -> list[str]:
-        """Outputs of inference that have samples along their first axis."""
+        """Outputs of inference that have samples along an axis where inputs have them."""
         g = self._graph
         return [n for n in self._source.inference_outputs if n in g.outputs and self._sampled(g, g.outputs[n])]
 
     def _sampled(self, g: Graph, value: str) -> bool:
-        return g.type(value).shape[:1] == (self._batch,)
+        return any(g.type(value).shape[axis : axis + 1] == (self._batch,) for axis in {0, *self.data.axes.values()})
 
     def _comparison(self, name: str, kind: str, output: str = "", label: str = "") -> _Compared:
         """The metric of these, or of the first output that a label fits. InputError: there is none, or several do."""
         labels = [label] if label else self._labels
-        if label and label not in self.data.samples:
+        if label and label not in self.data.axes:
             raise InputError(f"metric {name!r}: input {label!r} is the same for all samples, so it labels none")
         if not labels:
             raise InputError(
@@ -299,7 +310,7 @@ class Metrics:
         outputs = [output] if output else self._compared_outputs()
         reasons = []
         for o in outputs:
-            made = {t: COMPARED[kind](self._graph, self._graph.outputs[o], t, self._typed[t]) for t in labels}
+            made = {t: self._measure(kind, o, t) for t in labels}
             fits = {t: m for t, m in made.items() if not isinstance(m, str)}
             own = [t for t in (f"{o}.label", f"{o}.target") if t in fits]
             chosen = own[:1] or list(fits)
@@ -307,7 +318,8 @@ class Metrics:
                 names = ", ".join(f"'{kind}:{o}:{t}'" for t in chosen)
                 raise InputError(f"metric {name!r}: several labels fit output {o!r}, name one: {names}")
             if chosen:
-                return _Compared(name, o, chosen[0], fits[chosen[0]])
+                measure, axis = fits[chosen[0]]
+                return _Compared(name, o, chosen[0], measure, axis, self.data.axes[chosen[0]])
             shape = list(self._graph.type(self._graph.outputs[o]).shape)
             reasons += [
                 f"output {o!r} of shape {shape} with label {t!r} of shape {list(self._typed[t].shape)}: {m}"
@@ -315,14 +327,25 @@ class Metrics:
             ]
         raise InputError(f"metric {name!r}: {'; '.join(reasons) or 'inference has no output of samples'}")
 
+    def _measure(self, kind: str, output: str, label: str) -> tuple[Measure, int] | str:
+        """The measure and the output's axis of samples, or why there is none."""
+        value, t = self._graph.outputs[output], self._typed[label]
+        measure, shape = COMPARED[kind](self._graph, value, label, t), self._graph.type(value).shape
+        if isinstance(measure, str):
+            return measure
+        axis = axis_of_output(measure, shape, t.shape, self.data.axes[label])
+        same = shape[axis : axis + 1] == (self._batch,)
+        return (measure, axis) if same else "they have samples along different axes"
+
     # --- checking ------------------------------------------------------------------------------------------
     def _wrong(self, name: str, allowed: Measure | Indices) -> str:
         """The first number of an array that is wrong, which else would be found in the middle of training; or ''."""
+        axis = self.data.axes.get(name, 0)
         for start, rows in self.data.parts(name, _ROWS):
             part = as_numbers(rows, self._types[name].dtype)
             if (wrong := allowed.wrong(part)).any():
                 first = np.unravel_index(wrong.argmax(), wrong.shape)
-                index = f"[{', '.join(map(str, (start + first[0], *first[1:])))}]" if first else ""
+                index = [int(i) + (start if k == axis else 0) for k, i in enumerate(first)] or ""
                 return f"{name!r}{index} of {WHAT} is {part[first]}, {allowed.rule}"
         return ""
 
@@ -346,8 +369,8 @@ class Metrics:
                     total[s.name] += float(self._number(outputs, s.output).reshape(())) * samples
                     count[s.name] += samples
             for m in self._compared:
-                label = as_numbers(rows[m.label], self._types[m.label].dtype)[:samples]
-                added, counted = m.measure(self._number(outputs, m.output)[:samples], label)
+                label = _first(as_numbers(rows[m.label], self._types[m.label].dtype), samples, m.label_axis)
+                added, counted = m.measure(_first(self._number(outputs, m.output), samples, m.axis), label)
                 total[m.name] += added
                 count[m.name] += counted
         return {n: total[n] / count[n] if count[n] else float("nan") for n in self.names}
@@ -371,3 +394,7 @@ class Metrics:
 
     def _number(self, outputs: Mapping[str, Array], name: str) -> Array:
         return as_numbers(outputs[name], self._graph.type(self._graph.outputs[name]).dtype)
+
+
+def _first(array: Array, samples: int, axis: int) -> Array:
+    return array[(slice(None),) * axis + (slice(samples),)]

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field, fields
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import onnx
 
 from compiler.errors import StateError
-from compiler.runtime.checkpoint import read_state, save_state
+from compiler.runtime.checkpoint import Saved, read_state, save_state
 from compiler.runtime.memory import Array
 
 _POSITION, _WHAT = "position", "training"
@@ -64,6 +65,20 @@ def load_checkpoint(
     samples: of an epoch. batch: those of a step. StateError: no checkpoint, a damaged one, or one of another training:
     it tells every difference.
     """
+    saved, position = _read(path, identity, samples, batch)
+    saved.put(state)
+    return position
+
+
+def check_checkpoint(
+    path: str | os.PathLike[str], state: Mapping[str, Array], identity: Identity, samples: int, batch: int
+) -> None:
+    """StateError as `load_checkpoint` raises it. Nothing is overwritten."""
+    saved, _ = _read(path, identity, samples, batch)
+    saved.put({n: np.empty_like(a) for n, a in state.items()})
+
+
+def _read(path: str | os.PathLike[str], identity: Identity, samples: int, batch: int) -> tuple[Saved, Position]:
     name = os.fspath(path)
     saved = read_state(path)
     if _POSITION not in saved.texts or _WHAT not in saved.texts:
@@ -84,8 +99,7 @@ def load_checkpoint(
         raise StateError(f"{name!r} is a damaged checkpoint, or of another version of onnxc: {e}") from e
     if problems:
         raise StateError(f"{name!r} is a checkpoint of another training: {'; '.join(problems)}")
-    saved.put(state)
-    return position
+    return saved, position
 
 
 def _wrong(p: Position, samples: int, batch: int) -> str:

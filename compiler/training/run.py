@@ -24,7 +24,7 @@ from compiler.errors import (
     shown,
 )
 from compiler.runtime.files import remove_parts
-from compiler.training.log import Log, Row, check_log, mark, read_log
+from compiler.training.log import Log, Row, Written, check_log, mark, read_log
 from compiler.training.position import NO_ROW
 from compiler.training.trainer import Epoch, Progress, Trainer, column
 
@@ -182,9 +182,14 @@ class Run:
             if self._unlock is not None:
                 self._unlock()
 
-    def check_monitor(self, trainer: Trainer) -> None:
-        """InputError now, rather than when training begins: what decides which epoch is best is not measured."""
+    def check(self, trainer: Trainer) -> None:
+        """An error now, rather than when training begins: as an argument `compiling` of a trainer, before it compiles.
+
+        InputError: what decides which epoch is best is not measured. StateError: the checkpoint is of no use.
+        """
         self._monitored(_check_trainer(trainer))
+        if self._resume and self.checkpoint is not None:
+            trainer.check(self.checkpoint)
 
     def _train(
         self,
@@ -209,7 +214,8 @@ class Run:
         log = None
         if self.log is not None:
             log = Log(self.log, list(Epoch(0, 0, 0, None, dict.fromkeys(trainer.metrics, 0.0)).record()))
-            log.begin(at.rows)
+            steps = -(-trainer.samples // trainer.batch)
+            log.begin(Written(at.rows, at.epoch, steps) if self._resume or at.rows else None)
             self.rows = read_log(self.log)
         if note is not None:
             for text in self._lost(trainer):

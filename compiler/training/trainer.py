@@ -30,22 +30,23 @@ from compiler.fitting import checked_limit
 from compiler.frontend import Source
 from compiler.frontend.attempts import trial_dims
 from compiler.frontend.files import Model
-from compiler.frontend.types import InputType
 from compiler.ir.types import FLOATS
 from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import Options, Specializations, as_typed
-from compiler.training.data import Dataset, sampled
+from compiler.training.data import Dataset
 from compiler.training.metrics import Metrics, losses_among
 from compiler.training.position import (
     Identity,
     Position,
+    check_checkpoint,
     hash_of_arrays,
     hash_of_model,
     hashed,
     load_checkpoint,
     save_checkpoint,
 )
+from compiler.training.samples import said, samples_of
 from compiler.trial import untrained
 
 DEFAULT_BATCH = 32
@@ -96,15 +97,16 @@ def column(metric: str) -> str:
 class Trainer:
     """A step function with the arrays that it trains on, `batch` samples at a time.
 
-    data: one array for each input of the step, samples along the first axis (`data.sampled` tells of which inputs; the
-    others have one array for all samples); NumPy arrays, memory maps, or whatever offers its memory by array interface
-    or DLPack: nothing is copied. Arrays may be of another type whose values the model's type holds exactly. validation:
-    data for the metrics, measured after each epoch. metrics: their names; by default accuracy for integer labels, else
-    mean absolute error. batch: by default the model's fixed size, or 32; the
-    last batch of an epoch may be smaller where the size is not fixed, else it is left out. shuffle: whether each epoch
-    has an order of its own, drawn from the seed; else samples come as they lie in memory. dims: of symbols that do not
-    count samples. Other arguments as for `compiler.compile`. initialize: run the model's initialization first.
-    compiling: called with the trainer when all is known to fit, before anything is compiled.
+    data: one array for each input of the step, samples along the axis of the dim that counts them (inputs without it
+    have one array for all samples); NumPy arrays, memory maps, or whatever offers its memory by array interface or
+    DLPack: nothing is copied. Arrays may be of another type whose values the model's type holds exactly. batch_dim: the
+    dim that counts samples, by default the one that `samples_of` chooses. validation: data for the metrics, measured
+    after each epoch. metrics: their names; by default accuracy for integer labels, else mean absolute error. batch: by
+    default the model's fixed size, or 32; the last batch of an epoch may be smaller where the size is not fixed, else
+    it is left out. shuffle: whether each epoch has an order of its own, drawn from the seed; else samples come as they
+    lie in memory. dims: of symbols that do not count samples. Other arguments as for `compiler.compile`. initialize:
+    run the model's initialization first. compiling: called with the trainer when all is known to fit, before anything
+    is compiled.
 
     step: the StepFunction. position: where training stands. unused: arrays of the data that the model does not take.
     notes: what is allowed, but may not be meant. loss: the output that is its loss, "" if there is none, None while it
@@ -120,6 +122,7 @@ class Trainer:
         *,
         metrics: Sequence[str] | None = None,
         batch: int | None = None,
+        batch_dim: int | str | None = None,
         dims: Mapping[str, int] | None = None,
         threads: int | None = None,
         seed: int = 0,
@@ -160,13 +163,24 @@ class Trainer:
             for d, k in zip(source.inputs[n].dims, a.shape, strict=False)
             if isinstance(d, str)
         } | known
-        self._data = Dataset(data, inputs, source.defaults, "the data", sampled(inputs, sizes))
+        samples = samples_of(inputs, sizes, batch_dim)
+        self._data = Dataset(data, inputs, source.defaults, "the data", samples.axes(inputs))
+        if twice := [n for n in fixed if n in data or n in (validation or ())]:
+            raise InputError(
+                f"{', '.join(map(repr, twice))} is in static= and in the data: leave it out of the data, or, if it "
+                "differs from sample to sample, out of static="
+            )
         self.unused = sorted(set(data) - set(inputs), key=str)
-        self.batch, self._whole = _batch_size([inputs[n] for n in sorted(self._data.samples)], sizes, batch)
+        self.batch, self._whole = _batch_size(
+            [inputs[n].dims[axis] for n, axis in self._data.axes.items()], sizes, batch
+        )
         seen = self._data.sizes(sizes)
         if initialize and not source.initializes(algorithm):
             raise InputError("the model has no initialization graph to run: train without, from the values in the file")
         self.notes = [] if source.updated_by(algorithm) else ["the model updates nothing: there is no update_binding"]
+        axes = said(self._data.axes)
+        if any(self._data.axes.values()):
+            self.notes.append(f"samples are counted by dim {samples.dim!r}, {axes}: another is named by batch_dim=")
         if source.initializes(algorithm) and not initialize and _all_zero(source, algorithm):
             self.notes.append(FROM_ZERO)
         if self.samples == 0:
@@ -201,13 +215,14 @@ class Trainer:
                 batch=self.batch,
                 algorithm=algorithm,
                 static=fixed,
-                bound=sizes,
+                samples=samples,
             )
             self.notes += self._metrics.notes
         self.position = Position()
         self._about: dict[str, Any] = {
             "batch": self.batch, "seed": seed, "shuffling": shuffle, "algorithm": algorithm,
             "straight-through": straight_through, "max_trip": max_trip, "dims": known,
+            "samples along": axes,
         }  # fmt: skip
         self._source, self._fixed, self._algorithm = source, fixed, algorithm
         self._identity: Identity | None = None
@@ -295,9 +310,9 @@ class Trainer:
         try:
             outputs = self.step(self._data.rows(rows))
         except RefusedError as e:
-            if not e.index or e.input not in self._data.samples:
+            if not e.index or e.input not in self._data.axes:
                 raise
-            sample = int(np.arange(len(self._data))[rows][e.index[0]])
+            sample = int(np.arange(len(self._data))[rows][e.index[self._data.axes[e.input]]])
             raise RefusedError(e.what, e.input, e.index, e.value, sample) from None
         if self.loss is None:
             scalars = [n for n, a in outputs.items() if a.size == 1 and a.dtype.kind == "f"]
@@ -332,6 +347,11 @@ class Trainer:
         """
         save_checkpoint(checked_path("path", path), self.step.state, self.position, self.identity())
 
+    def check(self, path: str | os.PathLike[str]) -> None:
+        """StateError if `resume` would raise it."""
+        state, path = self.step.state, checked_path("path", path)
+        check_checkpoint(path, state, self.identity(), self.samples, self.batch)
+
     def resume(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint, also in the middle of an epoch, with the same bits as without a break.
 
@@ -342,14 +362,13 @@ class Trainer:
         self.position = load_checkpoint(path, self.step.state, self.identity(), self.samples, self.batch)
 
 
-def _batch_size(types: Sequence[InputType], dims: dict[str, int], batch: int | None) -> tuple[int, bool]:
-    """Samples of a step, and whether that is fixed. InputError: the model and the caller want different ones."""
-    first = {d if isinstance(d, int) else dims.get(d) for t in types for d in t.dims[:1]}
-    fixed = {n for n in first if n is not None}
+def _batch_size(of_samples: Sequence[int | str], dims: dict[str, int], batch: int | None) -> tuple[int, bool]:
+    """Samples of a step by the dims of samples, and whether that is fixed. InputError: they, or `batch`, differ."""
+    fixed = {n for d in of_samples if (n := d if isinstance(d, int) else dims.get(d)) is not None}
     if len(fixed) > 1:
         raise InputError(
             f"the model takes different numbers of samples of its inputs: {sorted(fixed)}; bind what is the same for "
-            "all samples by static="
+            "all samples by static=, or name the number that counts them by batch_dim="
         )
     for size in fixed:
         if batch not in (None, size):

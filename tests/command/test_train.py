@@ -307,3 +307,17 @@ def test_output_that_cannot_be_written(onnxc: Callable[..., Done], folder: Path)
         os.chmod(folder, 0o500)
         refused(onnxc(*command, "--out", folder / "out.onnx"), "cannot be written")
         os.chmod(folder, 0o700)
+
+
+def test_samples_along_another_axis(onnxc: Callable[..., Done], folder: Path) -> None:
+    """It is told which one, by the name of the option that names another; data in another order is an error."""
+    text = LINEAR.replace("[N,3] x", "[T,N,3] x").replace("[N,1] y", "[T,N,1] y")
+    step = STEP.replace("[N,3]", "[T,N,3]").replace("[N,1] t", "[T,N,1] t")
+    onnx.save(make_model(text, training_info(step, UPDATES)), folder / "times.onnx")
+    np.savez(folder / "times.npz", x=np.ones((4, 9, 3), np.float32), t=np.ones((4, 9, 1), np.float32))
+    command = ["train", folder / "times.onnx", "--data", folder / "times.npz", "--json"]
+    done = onnxc(*command, "--batch-dim", "N")
+    assert "note: samples are counted by dim 'N', axis 1 of 'x' and 't': another is named by --batch-dim\n" in done.err
+    assert json.loads(done.out)["samples"] == 9
+    assert json.loads(onnxc(*command).out)["samples"] == 4
+    refused(onnxc(*command, "--batch-dim", "M"), "no input has a dim 'M': those that may count samples are 'T', 'N'")

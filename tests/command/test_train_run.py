@@ -53,6 +53,12 @@ def test_a_run_that_goes_on(onnxc: Callable[..., Done], folder: Path) -> None:
     assert trained == expected
     other = onnxc(*command[:-3], "--batch", 8, "--run", folder / "parts", "--resume", "--epochs", 5)
     refused(other, "is a checkpoint of another training: batch was 7, now it is 8")
+    assert "compiling" not in other.err
+    checkpoint = folder / "parts" / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    damaged = onnxc(*command, "--run", folder / "parts", "--resume", "--epochs", 5)
+    refused(damaged, "is no state that onnxc saved")
+    assert "compiling" not in damaged.err
     refused(onnxc(*command, "--run", folder / "new", "--resume"), "to resume from: start without --resume")
 
 

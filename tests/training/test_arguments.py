@@ -58,7 +58,7 @@ def keyword(name: str, call: Callable[..., Any], **others: Any) -> Callable[[Any
     [
         ("validation", 30), ("metrics", 20), ("batch", 25), ("dims", 20), ("threads", 30), ("seed", 25),
         ("algorithm", 30), ("straight_through", 30), ("static", 20), ("max_trip", 30), ("memory_limit", 25),
-        ("initialize", 30), ("shuffle", 30),
+        ("initialize", 30), ("shuffle", 30), ("batch_dim", 30),
     ],
 )  # fmt: skip
 def test_of_a_trainer(name: str, fewest: int) -> None:
@@ -79,7 +79,9 @@ def test_what_a_trainer_is_called_with(tmp_path: Path) -> None:
     for name in ("progress", "stop", "stop_on_nan"):
         refused(keyword(name, trainer.run, epochs=1), name, 30)
     refused(trainer.resume, "path", 20)
-    refused(lambda value: trainer.save(tmp_path / "c" if isinstance(value, str) and value > "a" else value), "path", 20)
+    refused(
+        lambda value: trainer.save(tmp_path / "c" if isinstance(value, str) and value >= "a" else value), "path", 20
+    )
 
 
 def test_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,7 @@ def test_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("early_stop", 20), ("stop_on_nan", 30),
     ):  # fmt: skip
         refused(keyword(name, Run), name, fewest)
-    refused(Run().check_monitor, "trainer", 30)
+    refused(Run().check, "trainer", 30)
     refused(lambda value: Run().train(value, 1), "trainer", 30)
     for name, fewest in (("epochs", 25), ("progress", 30), ("stop", 30), ("note", 30)):
         refused(keyword(name, Run().train, trainer=trainer, epochs=1), name, fewest)

@@ -112,6 +112,49 @@ def test_files_that_hold_no_arrays(tmp_path: Path) -> None:
         refused(f"is no .npz file of numeric arrays: {message}; make one with numpy.savez", file)
 
 
+def npy(header: bytes, version: int, values: bytes) -> bytes:
+    """A file of one array, with whatever as its header."""
+    return (
+        b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 if version == 1 else 4, "little") + header + values
+    )
+
+
+PLAIN = b"{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"(" * 5000,
+        b"[" * 4000 + b"]" * 4000,
+        b"-" * 9000 + b"1",
+        b"'''",
+        b"\xff\xfe",
+        b"\0",
+        b"1" * 5000,
+        b"  {",
+        b"if x:\n    1\n  2",
+        PLAIN % b"(99999999999999999999,)",
+        PLAIN % b"(4611686018427387904, 9)",
+        PLAIN % b"(10000000000000,)",
+        PLAIN % b"(-3,)",
+        b"{'descr': ('<f4', (9999999999,)), 'fortran_order': False, 'shape': (1,)}",
+        b"{'descr': '', 'fortran_order': 2, 'shape': ()}",
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # NumPy's, of headers that it reads in another way
+def test_damaged_headers(header: bytes, tmp_path: Path) -> None:
+    """Whatever Python's parser or NumPy raises of them: they are text, which may be any of a hostile file."""
+    for version in (1, 2, 3):
+        for size in (24, MAPPED):  # one is read, the other mapped
+            (tmp_path / "x.npy").write_bytes(npy(header, version, bytes(size)))
+            with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+                archive.write(tmp_path / "x.npy", "x.npy")
+            for path in (tmp_path, tmp_path / "x.npz"):
+                with pytest.raises(compiler.InputError, match=r"x\.np[yz]' is no \.np[yz] file of"):
+                    read_arrays(path)["x"]
+
+
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_what_the_model_does_not_take_may_be_damaged(tmp_path: Path, kind: str) -> None:
     for name, a in DATA.items():

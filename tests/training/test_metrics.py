@@ -18,6 +18,7 @@ from compiler.ir.types import TensorType
 from compiler.passes.evaluation import for_evaluation
 from compiler.training.measures import accuracy, as_numbers, ignored, mean_error
 from compiler.training.metrics import Metrics
+from compiler.training.samples import samples_of
 
 Array = npt.NDArray[Any]
 
@@ -159,7 +160,7 @@ def made(
     source = load(model)
     step = Interpreted(source)
     any_step: Any = step
-    known: dict[str, Any] = {"algorithm": None, "static": {}, "bound": bound}
+    known: dict[str, Any] = {"algorithm": None, "static": {}, "samples": samples_of(source.inputs_of("step"), bound)}
     return Metrics(names, data, step=any_step, source=source, batch=batch, **known), step
 
 

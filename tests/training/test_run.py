@@ -229,9 +229,12 @@ def test_the_log_is_cut_back(suffix: str, tmp_path: Path) -> None:
     log = tmp_path / f"log.{suffix}"
     list(Run(tmp_path, log=log).train(trainer(), 2))
     before = log.read_bytes()
+    list(Run(tmp_path / "on", log=tmp_path / f"on.{suffix}").train(trainer(), 3))
+    behind_it = (tmp_path / f"on.{suffix}").read_bytes().splitlines(keepends=True)[-1]
     for behind in (
         b"",
-        before.splitlines(keepends=True)[-1].replace(b"2", b"3", 1),
+        behind_it,
+        behind_it + behind_it[:9],
         b"3,9",
         b'{"epoch": 3, "st',
         b"\n",
@@ -262,6 +265,11 @@ def test_a_log_that_is_not_what_was_written(suffix: str, tmp_path: Path) -> None
         ((first, second.replace(loss, "0.5"), third), 2),
         ((first, second[:9] + "\n", third), 2),
         ((first, "\n", second, third), 2),
+        ((first.replace("1", "9", 1), second, third), 1),  # as of an epoch behind the checkpoint
+        ((first, second, third.replace("3", "4", 1)), 3),
+        ((first, second, third.replace("3", "4", 1).replace("9", "12", 1)), 3),
+        ((first, second, third, third.replace("3", "5", 1).replace("9", "15", 1)), 4),
+        ((first, second[:9]), 2),
         ((first, "hello\n"), 2),
         ((third.replace("3", "0", 1), first), 1),
         ((first, second.replace(loss, "9" * 400), third), 2),
@@ -377,7 +385,7 @@ def test_a_folder_that_stays_empty_goes(tmp_path: Path) -> None:
         run = Run(folder, monitor="nothing")
         assert folder.is_dir()
         with pytest.raises(compiler.InputError, match="nothing is measured that is called 'nothing'"):
-            run.check_monitor(trainer())
+            run.check(trainer())
         del run
     assert os.listdir(tmp_path) == ["there"]
 

@@ -18,8 +18,8 @@ from compiler.frontend.types import InputType
 from compiler.runtime.checkpoint import save_state
 from compiler.runtime.step import StepFunction
 from compiler.training import Trainer
-from compiler.training.data import sampled
 from compiler.training.position import save_checkpoint
+from compiler.training.samples import samples_of
 from tests.frontend.small import LINEAR, STEP, UPDATES, linear, make_model, training_info
 from tests.models import tiny
 from tests.test_api import bits
@@ -289,6 +289,10 @@ def test_inputs_that_are_the_same_for_all_samples() -> None:
     assert [e.samples for e in given.run(2)] == [9, 9]
     list(bound.run(2))
     assert bits(given.step.state) == bits(bound.step.state)
+    with pytest.raises(
+        compiler.InputError, match="'scale' is in static= and in the data: leave it out of the data, or"
+    ):
+        Trainer(model, data, batch=4, static={"scale": scale})
     with pytest.raises(compiler.InputError, match="input 'scale' is the same for all samples, so it labels none"):
         Trainer(model, data, data, metrics=["mae:y:scale"])
     three = Trainer(model, {n: a[:3] for n, a in data.items()}, batch=2)  # as many samples as it has elements
@@ -320,7 +324,8 @@ def test_inputs_that_are_the_same_for_all_samples() -> None:
     ],
 )
 def test_which_inputs_have_samples(dims: dict[str, tuple[int | str, ...]], bound: dict[str, int], names: str) -> None:
-    assert sampled({n: InputType("f32", d) for n, d in dims.items()}, bound) == set(names.split())
+    inputs = {n: InputType("f32", d) for n, d in dims.items()}
+    assert samples_of(inputs, bound).axes(inputs) == dict.fromkeys(names.split(), 0)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
