@@ -148,7 +148,7 @@ def test_a_signal_leaves_a_checkpoint(
     assert err.startswith(f"compiling...\nerror: {word} after step ")
     assert err.endswith(f"{folder}/run/checkpoint.safetensors is written, go on with: onnxc {' '.join(long[3:])} "
                         f"--epochs 1000000000 --run {folder}/run --resume\n")  # fmt: skip
-    epoch = int(err.partition(" in epoch ")[2].partition(":")[0])
+    epoch = int(re.findall(r" (?:in|at the end of) epoch (\d+):", err)[0])
     files = {}
     for name, options in (("run", ["--resume"]), ("whole", [])):
         out = folder / f"{name}.onnx"

@@ -251,11 +251,12 @@ def _read(kind: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
         if path is None:
             raise InputError(f"the bytes given as a loss are no model: {reason}") from e
         near = did_you_mean(path, KINDS) or f": there are {', '.join(KINDS)}"
-        raise InputError(f"there is no loss {shown(path)}{near}; nor is it the path of a model: {reason}") from e
+        asked = repr(path) if os.path.exists(path) else shown(path)  # of a file all is told: it may be a long path
+        raise InputError(f"there is no loss {asked}{near}; nor is it the path of a model: {reason}") from e
     try:
         return trained_model(accepted(source, report), {})
     except CompileError as e:
-        what = "the loss" if path is None else f"the loss {shown(path)}"
+        what = "the loss" if path is None else f"the loss {path!r}"
         raise InputError("; ".join(f"{what}: {p}" for p in e.problems)) from e
 
 
