@@ -114,11 +114,10 @@ def compile(
 def names_of(names: Sequence[str], what: str = "outputs") -> tuple[str, ...]:
     """Names, of outputs say. InputError: they are no list of names."""
     try:
-        found = () if isinstance(names, str | bytes) else tuple(names)
-        fits = not isinstance(names, str | bytes) and all(isinstance(n, str) for n in found)
+        found = None if isinstance(names, str | bytes) else tuple(names)
     except TypeError:
-        fits = False
-    if not fits:
+        found = None
+    if found is None or not all(isinstance(n, str) for n in found):
         raise InputError(f"{what} must be a list of names, not {shown(names)}")
     return found
 

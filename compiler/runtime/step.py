@@ -170,16 +170,7 @@ class StepFunction:
         the mapping.
         """
         if type(feeds) is dict and not named and fetch is _NOTHING:  # as nearly always: spares what `_run` costs
-            with self._lock:
-                found = self._recent.get("step")
-                if found is not None and not self._running:
-                    self._running = True
-                    try:
-                        outputs = found.attempt(feeds)
-                    finally:
-                        self._running = False
-                    if outputs is not None:
-                        return outputs
+            return self._again("step", feeds)
         return self._run("step", feeds, named, fetch)
 
     def infer(
@@ -229,24 +220,26 @@ class StepFunction:
     def _run(
         self, role: str, feeds: Mapping[str, Any] | None, named: Mapping[str, Any], fetch: Sequence[str]
     ) -> dict[str, Array]:
-        if feeds is None:
-            given = named
-        elif type(feeds) is dict and not named:
-            given = feeds  # as nearly always: spares the tests of `_joined`
-        else:
-            given = _joined(feeds, named)
+        given = named if feeds is None else _joined(feeds, named)
         if fetch is _NOTHING and type(given) is dict:
-            with self._lock:
-                found = self._recent.get(role)
-                if found is not None and not self._running:
-                    self._running = True
-                    try:
-                        outputs = found.attempt(given)
-                    finally:
-                        self._running = False
-                    if outputs is not None:
-                        return outputs
-        names = _names(fetch)
+            return self._again(role, given)
+        return self._anew(role, given, _names(fetch))
+
+    def _again(self, role: str, given: dict[str, Any]) -> dict[str, Array]:
+        """Run what ran last, if these are its inputs again."""
+        with self._lock:
+            found = self._recent.get(role)
+            if found is not None and not self._running:
+                self._running = True
+                try:
+                    outputs = found.attempt(given)
+                finally:
+                    self._running = False
+                if outputs is not None:
+                    return outputs
+        return self._anew(role, given, ())
+
+    def _anew(self, role: str, given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Array]:
         arrays = self._arrays(role, given)  # without the lock: converting may run code of the caller's
         with self._lock:
             return self._now(self._executable(role, arrays, names), arrays)

@@ -87,7 +87,7 @@ class Log:
                     cut = behind  # written after the checkpoint
                     continue
             raise StateError(
-                f"{str(self._path)!r} has in line {number + head.count(chr(10))} not what the run wrote: was it "
+                f"{str(self._path)!r} has in line {number + len(head.splitlines())} not what the run wrote: was it "
                 "edited, or is it of another run? Move it away, or give the log another name, and the run goes on with "
                 "a new one"
             )

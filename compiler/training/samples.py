@@ -43,7 +43,7 @@ def samples_of(
 
     What has a size in `bound` counts no samples, unless all of these have. Then their number is fixed, and inputs with
     that number at first have samples, too. If no input has a symbol at first, all first axes count samples. InputError:
-    no input has the named dim.
+    no input has the named dim, or none is named and another one than that of most inputs is first in more.
     """
     bound = bound or {}
     first = [t.dims[0] for t in inputs.values() if t.dims]
@@ -63,11 +63,21 @@ def samples_of(
 
 
 def _preferred(inputs: Mapping[str, InputType], symbols: list[str]) -> str:
+    def leads(symbol: str) -> int:
+        return sum(t.dims[:1] == (symbol,) for t in inputs.values())
+
     def rank(symbol: str) -> tuple[bool, int, int]:
         counts = [t.dims.count(symbol) for t in inputs.values()]
-        return max(counts) == 1, sum(map(bool, counts)), sum(t.dims[:1] == (symbol,) for t in inputs.values())
+        return max(counts) == 1, sum(map(bool, counts)), leads(symbol)
 
-    return max(symbols, key=rank)  # the first one of the best
+    chosen = max(symbols, key=rank)  # the first one of the best
+    first = max((s for s in symbols if rank(s)[0] == rank(chosen)[0]), key=leads)
+    if leads(first) > leads(chosen):  # as of x [N, T], label [N, T] and positions [T], or lengths and the axes swapped
+        raise InputError(
+            f"it is not clear which dim counts samples: {chosen!r}, which the most inputs have, or {first!r}, which is "
+            "the first dim of the most: name it by batch_dim="
+        )
+    return chosen
 
 
 def _named(inputs: Mapping[str, InputType], symbols: list[str], named: int | str) -> int | str:

@@ -45,8 +45,8 @@ def first(a: Array) -> Array:
         ({"x": ("T", "N", 5), "label": ("N",)}, {}, None, {"x": 1, "label": 0}),
         ({"x": ("T", "N", 5), "label": ("T", "N")}, {}, None, {"x": 0, "label": 0}),  # as [N, T, 5] is: nothing tells
         ({"x": ("T", "N", 5), "label": ("T", "N")}, {}, "N", {"x": 1, "label": 1}),
-        ({"x": ("T", "N", 5), "h": (2, "N", 8), "label": ("T", "N")}, {}, None, {"x": 1, "h": 1, "label": 1}),
-        ({"s": ("S", "N", 5), "t": ("T", "N", 5), "y": ("T", "N")}, {}, None, {"s": 1, "t": 1, "y": 1}),
+        ({"x": ("T", "N", 5), "h": (2, "N", 8), "label": ("T", "N")}, {}, "N", {"x": 1, "h": 1, "label": 1}),
+        ({"s": ("S", "N", 5), "t": ("T", "N", 5), "y": ("T", "N")}, {}, "N", {"s": 1, "t": 1, "y": 1}),
         ({"x": ("T", "N", 5), "label": ("N",), "mask": ("T", "T")}, {}, None, {"x": 1, "label": 0}),
         ({"x": ("T", "N", 5), "label": ("N",), "at": ("T",)}, {}, "N", {"x": 1, "label": 0}),
         ({"x": ("T", "N", 5), "label": ("label[0]",)}, {}, "N", {"x": 1, "label": 0}),  # a dim without a name
@@ -63,6 +63,22 @@ def test_which_axis_has_samples(
 ) -> None:
     inputs = {n: InputType("f32", d) for n, d in dims.items()}
     assert samples_of(inputs, bound, named).axes(inputs) == axes
+
+
+@pytest.mark.parametrize(
+    ("dims", "most", "leading"),
+    [
+        ({"x": ("N", "T"), "label": ("N", "T"), "positions": ("T",)}, "T", "N"),
+        ({"x": ("T", "N", 5), "label": ("T", "N"), "lengths": ("N",)}, "N", "T"),
+        ({"x": ("T", "N", 5), "label": ("T", "N"), "h": (2, "N", 8)}, "N", "T"),
+    ],
+)
+def test_nothing_tells_which_dim_it_is(dims: dict[str, tuple[int | str, ...]], most: str, leading: str) -> None:
+    inputs = {n: InputType("f32", d) for n, d in dims.items()}
+    with pytest.raises(compiler.InputError, match=rf"'{most}', which the most .* or '{leading}', .* by batch_dim="):
+        samples_of(inputs)
+    for named in (most, leading):
+        assert samples_of(inputs, named=named).dim == named
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -23,7 +23,7 @@ from compiler.codegen.kernels.gemm_tile import (
     pack_panels,
     parts,
 )
-from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_micro_add, make_tile
+from compiler.codegen.native import TILE, Kernel, bits_of, i64, inline, kernel, make_micro, make_micro_add, make_tile
 from compiler.errors import Problem, UnsupportedError
 
 SMALL = 32768
@@ -109,10 +109,16 @@ def short_rows(dtype: str) -> int:
     return parts(dtype)[0] - 2
 
 
+@inline
 def tall_tiles(rows: int, mr: int, less: int) -> int:
     """How many tiles of mr rows come before the short ones of `less`, so that all have the fewest rows in sum."""
-    choices = ((a * mr + max(0, -(-(rows - a * mr) // less)) * less, -a) for a in range(-(-rows // mr) + 1))
-    return -min(choices)[1]
+    tall = (rows + mr - 1) // mr
+    fewest = tall * mr
+    for short in range(1, mr):
+        rest = (max(0, rows - short * less) + mr - 1) // mr
+        if rest * mr + short * less < fewest:
+            tall, fewest = rest, rest * mr + short * less
+    return tall
 
 
 @cache
@@ -147,12 +153,7 @@ def make_multiply(dtype: str) -> Kernel:
         s, panels, cuts = i64(at, 0), (n + nr - 1) // nr, max(1, (k + BLOCK - 1) // BLOCK)
         s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8] = m, n, k, rsa, csa, rsb, csb, n, 1
         s[9], s[10], s[11], s[12] = max(1, (k + cuts - 1) // cuts), (m + mr - 1) // mr * mr, 1, panels
-        tall, short = (m + mr - 1) // mr, 0
-        for i in range(1, mr):  # as `tall_tiles`
-            rest = (max(0, m - i * less) + mr - 1) // mr
-            if rest * mr + i * less < tall * mr + short * less:
-                tall, short = rest, i
-        s[13], s[14], s[15], s[16], s[17], s[18] = pack, 0, tall * mr, 0, 0, 0
+        s[13], s[14], s[15], s[16], s[17], s[18] = pack, 0, tall_tiles(m, mr, less) * mr, 0, 0, 0
         to = y + size * lo * n
         if m > 0:
             gemm(0, panels, a + size * lo * rsa, b, to if add != 0 else 0, to, ONE, ONE, at, scratch)
