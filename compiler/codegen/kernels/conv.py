@@ -9,7 +9,7 @@ from compiler.codegen.kernels.conv_geometry import Geometry, forward, image, pha
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.conv_planes import conv_planes, is_depthwise
 from compiler.codegen.kernels.conv_pointwise import pointwise, pointwise_strided
-from compiler.codegen.kernels.conv_winograd import pays, winograd
+from compiler.codegen.kernels.conv_winograd import choose, winograd
 from compiler.codegen.kernels.gemm_tile import blocks, make_line, make_unpack, pack_rows, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
 
@@ -125,8 +125,8 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
         return pointwise_strided(site, geometry, thin, cin, cout, weights)
     if is_depthwise(geometry, cin, cout):
         return conv_planes(site, geometry, cout, weights[:2])
-    if pays(geometry, t.dtype, images, cin, cout):
-        return winograd(site, geometry, cin, cout, weights)
+    if scheme := choose(geometry, t.dtype, images, groups, cin, cout):
+        return winograd(site, scheme, geometry, cin, cout, weights)
     work = cin * cout * geometry.taps * geometry.output_size
     least = min(-(-8 // max(1, images * groups)), max(1, work // 100_000))
     img = image(geometry, cin, size, least, POSITIONS)

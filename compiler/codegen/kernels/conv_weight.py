@@ -10,7 +10,7 @@ from compiler.codegen.kernels.conv_geometry import forward, image, phases
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.conv_planes import conv_planes_weight, weight_is_depthwise
 from compiler.codegen.kernels.conv_pointwise import thin_out
-from compiler.codegen.kernels.conv_winograd_weight import pays, winograd_weight
+from compiler.codegen.kernels.conv_winograd_weight import choose, winograd_weight
 from compiler.codegen.kernels.gemm import ONE
 from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, make_pack, make_store, parts
 from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
@@ -101,8 +101,8 @@ def conv_weight_grad(site: Site) -> list[Call]:
     cin, cout, taps = dw[1], dw[0] // groups, geometry.taps
     if weight_is_depthwise(geometry, cin, cout):
         return conv_planes_weight(site, geometry, cout)
-    if pays(geometry, x.dtype, x.shape[0], groups, cin, cout):
-        return winograd_weight(site, geometry, cin, cout)
+    if scheme := choose(geometry, x.dtype, x.shape[0], groups, cin, cout):
+        return winograd_weight(site, scheme, geometry, cin, cout)
     before = list[Call]()
     source: In | Temp = site.read(1)
     if (thin := geometry.thinned) is not None:

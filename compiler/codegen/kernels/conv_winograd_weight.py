@@ -3,24 +3,27 @@
 Y = A' [(G g G') * (B' d B)] A gives dg = G' [(B' d B) * (A dY A')] G, summed over all tiles of all images: a*a
 products [output channels, tiles] by [tiles, input channels], of which only the sum is transformed.
 
-Error. With u = 2**-24 and t, s and p as below, an element differs from the exact gradient by at most
-k*u / (1 - k*u), k = t + s + p + 8, times the sum over the tiles of |G'| ((|B'| |d| |B|) * (|A| |dY| |A'|)) |G|: an
-element is a chain of 2 additions for B, 2 for A, 4 for G, t for the tiles of a run, s for the runs of a part and p for
-the parts. (Sources: see `conv_winograd`.)
+Error. With u = 2**-24, an element differs from the exact gradient by at most k*u / (1 - k*u) times the sum over the
+tiles of |G'| ((|B'| |d| |B|) * (|A| |dY| |A'|)) |G|. k = t + s + p + r counts the roundings of a term: t for the tiles
+of a run, s for the runs of a part, p for the parts, and those of the transforms: of F(2 x 2) 2 for B, 2 for A and 4 for
+G, so r = 8, of F(4 x 4) 8, 8 and 10, so r = 26. (Sources: see `conv_winograd`.)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.conv_winograd import GAIN, WEIGHTS, filtered, input_words, make_inputs, tiles
+from compiler.codegen.kernels.conv_winograd import GAIN
+from compiler.codegen.kernels.gemm import short_rows, tall_tiles
 from compiler.codegen.kernels.gemm_tile import make_line, make_pack, parts
-from compiler.codegen.native import TILE, Kernel, i64, kernel, make_micro_add, make_tile, transpose_block
-from compiler.codegen.native.winograd import F2, Filter, make_transform, transposed
+from compiler.codegen.kernels.winograd_tiles import filtered, input_words, make_inputs, panels_of, tiles
+from compiler.codegen.native import ITEMSIZE, TILE, Kernel, i64, kernel, make_micro_add, make_tile, transpose_block
+from compiler.codegen.native.winograd import F2, F4, Filter, make_transform, transposed
 
 CACHE = 288 * 1024
 """Bytes of transformed tiles, of both operands, that a run should stay within."""
@@ -33,8 +36,8 @@ ITEMS = 8
 SUMS = 16 * 1024 * 1024
 """Bytes that the sums of all parts should stay within."""
 INPUT_WORDS = 10
-X, DY, RUN, END = 190, 75, 10, 6
-"""Times to transform a tile of x or dy, to add a run to a sum, and to add up a part's sum at the end; see `pays`."""
+END = 6
+"""Time to add up a part's sum at the end; see `choose`."""
 
 
 @cache
@@ -45,8 +48,9 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
     `span` rows is one chain of multiply-adds; runs add up in order.
     """
     mr, nr, size, _, _ = parts("f32")
-    a, side = scheme.a, transpose_block(size)
-    micro, pack = make_micro_add("f32"), make_pack("f32")
+    a, side, less = scheme.a, transpose_block(size), short_rows("f32")
+    micro, short_micro = make_micro_add("f32"), make_micro_add("f32", TILE["f32"]._replace(mr=less))
+    pack = make_pack("f32")
     inputs, gradients = make_inputs(scheme.bt, scheme.m), make_inputs(transposed(scheme.at), scheme.m)
 
     @kernel
@@ -63,6 +67,7 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
             part, block = item % count_parts, item // count_parts
             group, o0 = block // count_blocks, block % count_blocks * wide
             some, sums = min(wide, cout - o0), w + size * item * a * a * panels * wide * nr
+            cut = mr * tall_tiles(some, mr, less)
             first, end = part * part_rows, min(part * part_rows + part_rows, rows)
             for row0 in range(first, end, span):
                 row1 = min(row0 + span, end)
@@ -73,10 +78,17 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
                     for p in range(panels):
                         source = scratch + size * (q * plane + p * nr * pitch)
                         pack(0, (count + side - 1) // side * side, source, 1, pitch, min(nr, cin - p * nr), packed)
-                        for o in range(0, some, mr):
+                        o = 0
+                        while o < some:
                             to = sums + size * ((q * panels + p) * wide + o) * nr
                             left = right + size * (q * plane_g + o * pitch)
-                            micro(left, pitch, 1, packed, nr, count, to, nr, 0 if row0 == first else to, nr)
+                            add = 0 if row0 == first else to
+                            if o < cut:
+                                micro(left, pitch, 1, packed, nr, count, to, nr, add, nr)
+                                o += mr
+                            else:
+                                short_micro(left, pitch, 1, packed, nr, count, to, nr, add, nr)
+                                o += less
 
     return winograd_weight
 
@@ -122,11 +134,11 @@ class Split(NamedTuple):
     span: int
 
 
-def split(geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> Split:
+def split(scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> Split:
     """By shapes alone."""
-    mr, nr, size, _, _ = parts("f32")
-    a, (th, tw) = F2.a, tiles(F2, geometry)
-    wide = -(-cout // (-(-cout // WIDE) * mr)) * mr
+    nr, size = parts("f32").nr, ITEMSIZE["f32"]
+    a, (th, tw) = scheme.a, tiles(scheme, geometry)
+    wide = panels_of(-(-cout // -(-cout // WIDE))).rows
     rows, blocks = images * th, -(-cout // wide)
     of_part = size * groups * blocks * a * a * -(-cin // nr) * wide * nr
     part_rows = -(-rows // min(rows, -(-ITEMS // (groups * blocks)), max(1, SUMS // of_part)))
@@ -134,29 +146,47 @@ def split(geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> 
     return Split(wide, blocks, part_rows, -(-part_rows // -(-part_rows // most)))
 
 
-def pays(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, cout: int) -> bool:
-    """Whether it is clearly the faster way, by an estimate as that of `conv_winograd.pays`."""
+@dataclass(frozen=True)
+class Cost:
+    """Times to transform a tile of x or dy, or the weights of two channels for each lane, or to add a run to a sum."""
+
+    x: int
+    dy: int
+    weights: int
+    run: int
+
+    def time(self, scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> int:
+        """Of the gradient of a group's weights."""
+        nr, vl = parts("f32").nr, TILE["f32"].vl
+        a, (th, tw) = scheme.a, tiles(scheme, geometry)
+        wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
+        lanes, count_parts = images * th * -(-tw // vl) * vl, -(-images * th // part_rows)
+        terms = images * th * tw + count_parts * (-(-part_rows // span) * self.run + END)
+        products = terms * a * a * (-(-cin // nr) * nr) * blocks * wide
+        return products + lanes * (self.x * cin * blocks + self.dy * cout) + self.weights * vl * cin * cout
+
+
+COSTS = {F2: Cost(190, 75, 25, 10), F4: Cost(550, 450, 60, 20)}
+
+
+def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, cout: int) -> Filter | None:
+    """The scheme that is clearly the faster way, None if there is none; by an estimate as that of `conv_winograd`."""
     if not filtered(geometry, dtype) or not images * geometry.output_size * cin * cout:
-        return False
-    mr, nr, _, _, _ = parts(dtype)
-    a, vl, (th, tw) = F2.a, TILE[dtype].vl, tiles(F2, geometry)
-    _, blocks, part_rows, span = split(geometry, images, groups, cin, cout)
-    lanes, count_parts = images * th * -(-tw // vl) * vl, -(-images * th // part_rows)
+        return None
+    nr = parts(dtype).nr
     direct = images * geometry.output_size * 9 * cin * (-(-cout // nr) * nr)
-    terms = images * th * tw + count_parts * (-(-part_rows // span) * RUN + END)
-    products = terms * a * a * (-(-cin // nr) * nr) * (-(-cout // mr) * mr)
-    transforms = lanes * (X * cin * blocks + DY * cout) + WEIGHTS * vl * cin * cout
-    return GAIN * (products + transforms) < direct
+    times = {s: GAIN * cost.time(s, geometry, images, groups, cin, cout) for s, cost in COSTS.items()}
+    best = min(times, key=lambda s: times[s])
+    return best if times[best] < direct else None
 
 
-def winograd_weight(site: Site, geometry: Geometry, cin: int, cout: int) -> list[Call]:
-    """As `conv_weight.conv_weight_grad`, where it `pays`. cin, cout: channels of a group."""
-    scheme = F2
+def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, cout: int) -> list[Call]:
+    """As `conv_weight.conv_weight_grad`, by a scheme. cin, cout: channels of a group."""
     _, nr, size, _, _ = parts("f32")
     a = scheme.a
     images, groups = site.type(0).shape[0], site.node.attr("group", 1)
     th, tw = tiles(scheme, geometry)
-    wide, blocks, part_rows, span = split(geometry, images, groups, cin, cout)
+    wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
     rows, panels = images * th, -(-cin // nr)
     pitch, count_parts = -(-span * tw // nr) * nr, -(-rows // part_rows)
     x_words = input_words(scheme, geometry, groups * cin, cin, pitch)
@@ -165,7 +195,7 @@ def winograd_weight(site: Site, geometry: Geometry, cin: int, cout: int) -> list
     dy_words = (out_h, out_w, whole, 0, 0, th, tw, row, pitch, wide * pitch + 16)
     words = (*x_words, *dy_words, cin, cout, rows, span, part_rows, count_parts, blocks, wide, panels)
     sums = Temp("sums", size * groups * blocks * count_parts * a * a * panels * wide * nr)
-    padded = (scheme.m * span + 2) * row + nr
+    padded = (scheme.m * span + 3) * row + nr
     nbytes = size * (a * a * (x_words[9] + dy_words[9]) + pitch * nr + padded) + 64
     args = (site.read(1), site.read(0), sums, Words(words), Scratch(nbytes))
     end = (read_only(sums), site.write(), Words(words), Scratch(size * a * a * panels * nr))

@@ -174,7 +174,7 @@ def _micro(
             for j in range(nv):
                 acc[i][j].add_incoming(start[i][j], before)
                 acc[i][j].add_incoming(new[i][j], here)
-        _keep_rolled(b.module, b.cbranch(b.icmp_signed("<", nexts[0], k), loop, done))
+        keep_rolled(b.module, b.cbranch(b.icmp_signed("<", nexts[0], k), loop, done))
 
         b.position_at_end(done)
         out = [[b.phi(vec) for _ in range(nv)] for _ in range(mr)]
@@ -336,7 +336,7 @@ def transpose_block(size: int, target: Target | None = None) -> int:
     return max(4, tile_for("f32", target).vl * 4 // max(size, 4))
 
 
-def _keep_rolled(module: Any, branch: Any) -> None:
+def keep_rolled(module: Any, branch: Any) -> None:
     """Forbid LLVM to unroll the loop that a branch closes: the accumulators of two turns do not fit the registers."""
     disable = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     name = ir.MetaDataString(module, f"loop {len(module.metadata)}")
