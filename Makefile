@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo stories test test-fast test-torch test-exporters lint format bench clean
+.PHONY: help venv demo stories test test-all test-fast test-torch test-exporters lint format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,11 +40,14 @@ stories: $(VENV)/.demo ## Run the stories of docs/stories.md: five networks on r
 		echo; echo "== examples/stories/$$story.py"; \
 		$(BIN)/python -m examples.stories.$$story $(DEMO)/stories || exit 1; done
 
-test: $(VENV)/.dev ## Run all tests
+test: $(VENV)/.dev ## Run the tests, of exhaustive sweeps a part (docs/tests.md)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-all: $(VENV)/.dev ## Run all tests, with the whole of the sweeps
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m ""
+
 test-fast: $(VENV)/.dev ## Run the tests that take less than a few seconds each
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not exhaustive"
 
 test-torch: $(VENV)/.dev $(VENV)/.bench ## Compare gradients and optimizers with PyTorch (large download)
 	$(BIN)/python -m pytest tests/against_torch

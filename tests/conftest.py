@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,44 @@ settings.load_profile("onnxc")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what comes out into the golden files")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of each test marked as a sweep, mark those as exhaustive that the default run can do without."""
+    sweeps: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sweep"):
+            sweeps[item.nodeid.split("[")[0]].append(item)
+    for sweep in sweeps.values():
+        (size,) = sweep[0].get_closest_marker("sweep").args
+        chosen = covering([[(name, id(value)) for name, value in i.callspec.params.items()] for i in sweep], size)
+        for i, item in enumerate(sweep):
+            if i not in chosen:
+                item.add_marker("exhaustive")
+
+
+def covering(cases: Sequence[Sequence[object]], size: int) -> set[int]:
+    """Numbers of few cases in which all that occurs together, of `size` values, does so again. Greedy, the first best."""
+    together = [set(itertools.combinations(case, size)) for case in cases]
+    left, chosen = set().union(*together), set()
+    while left:
+        best = max(range(len(cases)), key=lambda i: len(together[i] & left))
+        chosen.add(best)
+        left -= together[best]
+    return chosen
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiles_alone() -> Iterator[None]:
+    """Tests that run side by side keep all cores busy: no process starts others that help it to compile.
+
+    Starting one takes longer than compiling five kernels. tests/codegen/test_native_build.py asks for them itself.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            patch.setattr("compiler.codegen.native.workers._cpus", lambda: 1)
+        yield
 
 
 @pytest.fixture

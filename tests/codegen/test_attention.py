@@ -61,6 +61,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("case", SHAPES)
 def test_shapes(case: str, dtype: str) -> None:

@@ -188,6 +188,7 @@ VECTORS = [
 ]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("make", "wanted"), VECTORS)
 def test_vectors(dtype, make, wanted):

@@ -142,9 +142,17 @@ def cases(draw: st.DrawFn) -> tuple[Case, str, int, int, int]:
     return case, draw(st.sampled_from(FLOATS)), draw(st.integers(0, 3)), *channels
 
 
-@settings(max_examples=80, deadline=None)
+# many geometries have kernels of their own, which takes long
+@settings(max_examples=25, deadline=None)
 @given(cases(), st.booleans())
 def test_conv_of_any_geometry(case: tuple[Case, str, int, int, int], bias: bool) -> None:
+    check_conv(*case, bias)
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.booleans())
+def test_conv_of_many_geometries(case: tuple[Case, str, int, int, int], bias: bool) -> None:
     check_conv(*case, bias)
 
 
@@ -156,9 +164,16 @@ def test_conv_transpose_of_any_geometry(case: tuple[Case, str, int, int, int], b
     assume(check_transpose(*case, extra=[data.draw(st.integers(0, most)) for most in limits], bias=bias))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cases())
 def test_weight_gradient_of_any_geometry(case: tuple[Case, str, int, int, int]) -> None:
+    check_weight(*case)
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_weight_gradient_of_many_geometries(case: tuple[Case, str, int, int, int]) -> None:
     check_weight(*case)
 
 
@@ -188,6 +203,7 @@ LARGER = [
 ]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("case", "n", "cin", "cout"), LARGER)
 def test_larger_ones(case: Case, n: int, cin: int, cout: int, dtype: str) -> None:
@@ -240,6 +256,7 @@ def onnxruntime_conv(op: str, x: Array, w: Array, out: Sequence[int], **attrs: o
     return np.asarray(result)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
 @pytest.mark.parametrize("kernel", [(3, 3), (2, 4), (1, 5)])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 3)])

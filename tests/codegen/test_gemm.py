@@ -48,6 +48,7 @@ def check_gemm(dtype: str, m: int, n: int, k: int, c: tuple[int, ...] | None = N
     return y
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("trans_b", [0, 1])
 @pytest.mark.parametrize("trans_a", [0, 1])

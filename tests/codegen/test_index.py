@@ -18,6 +18,7 @@ def values(shape, dtype=np.float32):
     return RNG.integers(0, 2, shape).astype(dtype) if dtype == np.bool_ else (RNG.integers(-9, 9, shape)).astype(dtype)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ def test_gather(dtype, index, shape, axis, of):
     np.testing.assert_array_equal(got, np.take(x, at, axis))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape", "of", "axis"), [((5, 7), (3, 7), 0), ((5, 7), (4, 9), 1), ((4, 3, 6), (4, 8, 5), 1), ((9,), (70,), 0)]
@@ -40,6 +42,7 @@ def test_gather_elements(dtype, shape, of, axis):
     np.testing.assert_array_equal(got, np.take_along_axis(part, at % shape[axis], axis))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape", "of", "batch"),
@@ -58,6 +61,7 @@ def test_gather_nd(dtype, shape, of, batch):
     np.testing.assert_array_equal(run_op("GatherND", x, at)[0], x[at[:, 0], at[:, 1]])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("index", [np.int32, np.int64, np.float32])
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -74,6 +78,7 @@ def test_one_hot(dtype, index, axis):
 REDUCTIONS = {"none": None, "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.uint64])
 @pytest.mark.parametrize("how", REDUCTIONS)
 @pytest.mark.parametrize(
@@ -91,6 +96,7 @@ def test_scatter_elements(dtype, how, shape, of, axis):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.uint64])
 @pytest.mark.parametrize("how", REDUCTIONS)
 @pytest.mark.parametrize(
@@ -114,6 +120,7 @@ def test_scatters_of_booleans():
     np.testing.assert_array_equal(run_op("ScatterND", x, at[:, None], ~x[:2])[0], [True, False, True])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize(
@@ -142,6 +149,7 @@ def operands(op, at):
     return (values((3, 3)), at), {"axis": 0, "shape": (4, 3)}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "op", ["Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "onnxc.GatherGrad"]
 )

@@ -31,6 +31,7 @@ def log_softmax(x):
 CASES = [((5, 3), 0), ((64, 10), 1), ((3, 5, 2), 1), ((2, 4, 7, 11), 0), ((1, 3), 1), ((300, 40), 0)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("how", ["mean", "sum", "none"])
 @pytest.mark.parametrize("ignored", [None, 1, -1, 255])
@@ -84,6 +85,7 @@ def test_bad_label_is_reported(op, bad, at):
     run_op(op, x, labels, ignore_index=bad)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("how", ["mean", "sum", "none"])
 @pytest.mark.parametrize("ignored", [None, 1, -1])
@@ -99,6 +101,7 @@ def test_gradient(dtype, how, ignored, weighted, shape, narrow):
     check_definition("onnxc.NegativeLogLikelihoodLossGrad", dy, labels, *weights, rtol=1e-6, **attrs)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("how", ["mean", "sum", "none"])
 @pytest.mark.parametrize("ignored", [None, 1, -1])

@@ -40,6 +40,7 @@ def check(op, *inputs, outputs=1, constants=(), **attrs):
     return got
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape", "perm"),
@@ -71,6 +72,7 @@ def test_blocks_of_depth(mode):
     assert (back == data((2, 3, 4, 6))).all()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape", "to"),
@@ -146,12 +148,14 @@ def test_constant_of_shape(dtype):
     check("ConstantOfShape", ints(3, 0), constants=(0,))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("elem", [1, 6, 7, 9, 10, 11, 16])
 @pytest.mark.parametrize(("shape", "k"), [((4, 6), 0), ((4, 6), 2), ((6, 4), -3), ((3, 3), 9), ((3, 3), -9)])
 def test_eye_like(elem, shape, k):
     check("EyeLike", data(shape, np.int32), dtype=elem, k=k)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
 @pytest.mark.parametrize("upper", [0, 1])
 @pytest.mark.parametrize("k", [None, 0, 1, -2, 5, -100, 2**62])

@@ -209,6 +209,7 @@ def make_copy_between(source: str, target: str) -> Kernel:
     return make_unary(source, target, inline(lambda x: x))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("target", ["f32", "f64", "f16", "bf16", "i8", "i32", "i64", "u8", "u32", "u64", "bool"])
 @pytest.mark.parametrize("source", ["f32", "f64", "f16", "i8", "i64", "u8", "u64", "bool"])
 def test_convert_is_the_same_compiled_and_plain(source: str, target: str) -> None:

@@ -66,6 +66,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "attrs"), CASES)
 @pytest.mark.parametrize("ties", [False, True])
@@ -106,6 +107,7 @@ def test_nan_and_infinity(attrs):
     np.testing.assert_allclose(dx.reshape(-1), expected, rtol=1e-6)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "attrs"), CASES)
 @pytest.mark.parametrize("included", [0, 1])
@@ -117,6 +119,7 @@ def test_average_pool(dtype, shape, attrs, included):
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("p", [1, 2, 3])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_lp_pool(p, dtype):
@@ -137,6 +140,7 @@ def explicit(shape, attrs):
     }, (*shape[:2], *(a.out for a in axes))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "attrs"), CASES)
 @pytest.mark.parametrize("ties", [False, True])
@@ -150,6 +154,7 @@ def test_max_pool_grad(dtype, shape, attrs, ties):
     np.testing.assert_allclose(dx.reshape(-1), want, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "attrs"), CASES)
 @pytest.mark.parametrize("included", [0, 1])

@@ -72,6 +72,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)
@@ -87,6 +88,7 @@ def test_half(op):
     check(op, RNG.standard_normal((5, 40)).astype(np.float16), (1,))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "SumSquare", "LogSumExp"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
@@ -110,6 +112,7 @@ def test_sums_are_accurate():
     np.testing.assert_allclose(got[0], np.float64(np.float32(0.1)) * (x.size // 64), rtol=1e-6)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
 @pytest.mark.parametrize(("shape", "axes"), [((6, 5), (1,)), ((6, 70), (0,)), ((3, 4, 5), (0, 2))])
@@ -118,6 +121,7 @@ def test_integers(op, dtype, shape, axes):
     check(op, x, axes)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("op", ["Max", "Min"])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_])
 def test_narrow_extrema(op, dtype):
@@ -126,6 +130,7 @@ def test_narrow_extrema(op, dtype):
     check(op, x, (1,))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("op", ["Max", "Min", "Sum", "LogSumExp"])
 @pytest.mark.parametrize("axis", [0, 1])

@@ -13,6 +13,7 @@ RNG = np.random.default_rng(0)
 SHAPES = [((7,), 0), ((64, 10), 1), ((64, 10), 0), ((3, 4, 5), 1), ((2, 3, 150), 1), ((3, 1000), -1), ((4, 1, 3), 1)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8, np.uint64])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
@@ -43,6 +44,7 @@ def test_hardmax(dtype, shape, axis):
     check_definition("Hardmax", RNG.integers(0, 5, shape).astype(dtype), axis=axis)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 @pytest.mark.parametrize("exclusive", [0, 1])
@@ -75,6 +77,7 @@ def test_empty():
     assert run_op("CumSum", np.zeros((0, 3), np.float32), np.array(0), constants=(1,))[0].shape == (0, 3)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("seed", "step", "draw"), [(0, 0, 0), (7, 1, 3), (-1, 2**40 + 5, 2**32 + 1), (2**63 - 1, -(2**63), 9)]
 )

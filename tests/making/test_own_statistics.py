@@ -47,6 +47,7 @@ def trained(model: onnx.ModelProto, operands: Sequence[str], batch_norm: str = "
     return [*losses, step.infer(x=X)["y"], *(step.state[n] if n in step.state else fixed[n] for n in operands)]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("batch_norm", ["auto", "frozen"])
 @pytest.mark.parametrize("operands", ["sbbs", "sbbv", "sbms", "sbmm", "sbss", "sbsb"])
 def test_a_shared_statistic_becomes_one_of_its_own(operands: str, batch_norm: str) -> None:
