@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def covering(cases: Sequence[Sequence[object]], size: int) -> set[int]:
-    """Numbers of few cases in which all that occurs together, of `size` values, does so again. Greedy, the first best."""
+    """Numbers of few cases in which all `size` values that occur together do so again. Greedy, the first best."""
     together = [set(itertools.combinations(case, size)) for case in cases]
     left, chosen = set().union(*together), set()
     while left:

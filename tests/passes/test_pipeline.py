@@ -170,7 +170,7 @@ def calls(graph: Graph) -> int:
 
 def test_growth_is_linear() -> None:
     """Five times the nodes make five times the work; nothing recurses from node to node."""
-    small, large = calls(deep(500)), calls(deep(2500))
+    small, large = calls(deep(250)), calls(deep(1250))
     assert large < 5.5 * small
 
 
