@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
+
+from tests.covering import covering
 
 # memory plans have room for each thread, and tests run side by side: one, unless a test asks for more
 os.environ["ONNXC_THREADS"] = "1"
@@ -45,17 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(sweep):
             if i not in chosen:
                 item.add_marker("exhaustive")
-
-
-def covering(cases: Sequence[Sequence[object]], size: int) -> set[int]:
-    """Numbers of few cases in which all `size` values that occur together do so again. Greedy, the first best."""
-    together = [set(itertools.combinations(case, size)) for case in cases]
-    left, chosen = set().union(*together), set()
-    while left:
-        best = max(range(len(cases)), key=lambda i: len(together[i] & left))
-        chosen.add(best)
-        left -= together[best]
-    return chosen
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -79,6 +79,7 @@ def test_options_of_losses(kind: str, option: str) -> None:
     assert survives(lambda v: make_training_model(MODEL, loss=Loss(kind, **{option: v}))) > len(ODD) // 2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("name", "option"), [(name, option) for name, known in DEFAULTS.items() for option in known])
 def test_options_of_optimizers(name: str, option: str) -> None:
     spec = {"name": name, "lr": 0.1}
@@ -91,6 +92,7 @@ def test_options_of_groups() -> None:
     assert survives(lambda v: make_training_model(MODEL, groups=[{"match": "w", "lr": v}])) > len(ODD) // 2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("name", "option"), [(name, option) for name, kind in SCHEDULES.items() for option in kind.__dataclass_fields__]
 )

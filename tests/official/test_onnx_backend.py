@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto
 from onnx.backend.test.loader import load_model_tests
 
 import compiler
+from tests.covering import in_few_words
 from tests.official.excluded import REASONS, reason
 
 TRAINING = frozenset(
@@ -66,18 +67,21 @@ NETWORKS = ("bvlc_alexnet", "inception_v1", "inception_v2", "vgg19", "zfnet512")
 def _again() -> set[str]:
     """Cases of which others show the same, for `make test-all`.
 
-    An operator's definition in its place, or CastLike for Cast: all but the first of each definition. Each computes
-    what another case does, of operators that have cases of their own.
+    Of an operator with many cases, those of whose forms, by the words of their names, others have each. With the
+    operator's definition in its place, or CastLike for Cast: all but the first of each definition. Each computes what
+    another case does, of operators that have cases of their own.
     """
-    again, seen = {f"test_{name}_cpu" for name in NETWORKS}, set()
-    for name in MODELS:
+    groups: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
+    for name, model in MODELS.items():
         case, expanded, version = name.partition("_expanded")
         plain = f"{case}_cpu" if expanded else name.replace("castlike", "cast")
-        if plain != name and plain in MODELS:
-            kind = (bool(expanded), version, *(n.op_type for n in MODELS[plain].graph.node))
-            again |= {name} if kind in seen else set()
-            seen.add(kind)
-    return again
+        twin = plain != name and plain in MODELS
+        ops = [n.op_type for n in (MODELS[plain] if expanded and twin else model).graph.node]
+        groups[(twin, version, *ops)].append(name)
+    again = {f"test_{name}_cpu" for name in NETWORKS}
+    for (twin, *_), names in groups.items():
+        again |= {*names} - ({names[0]} if twin else in_few_words(names))
+    return again - {f"{name}_cpu" for name in TRAINING}
 
 
 AGAIN = _again()
