@@ -4,39 +4,19 @@ Numba's function is `i32 f(retptr, excinfo, args...)`. It cannot raise here, so 
 signature drops both pointers, and the rest becomes internal to the module.
 """
 
-import copy
 import dis
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as ll
 from numba import types
-from numba.core.codegen import AOTCodeLibrary, AOTCPUCodegen
-from numba.core.compiler import CompilerBase, Flags, compile_extra
+from numba.core.compiler import Flags, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_machinery import PassManager
 from numba.core.cpu_options import FastMathOptions
 from numba.core.errors import NumbaError
-from numba.core.registry import cpu_target
-from numba.core.typed_passes import (
-    IRLegalization,
-    NativeLowering,
-    NoPythonBackend,
-    NopythonTypeInference,
-    PreLowerStripPhis,
-)
-from numba.core.untyped_passes import (
-    DeadBranchPrune,
-    FixupArgs,
-    IRProcessing,
-    ReconstructSSA,
-    RewriteSemanticConstants,
-    TranslateByteCode,
-)
 
-from compiler.codegen.native import modes
+from compiler.codegen.native import contexts, modes, passes
 from compiler.errors import BuildError
 
 FASTMATH = {"contract", "nsz"}  # never arcp (bits), afn, nnan, ninf (masks use -inf, NaN must show)
@@ -81,78 +61,13 @@ _LIBC = {"memcpy", "memmove", "memset", "sched_yield", "nanosleep", "syscall"}
 ALLOWED = _LIBM | {f"{name}f" for name in _LIBM} | _LIBC
 
 
-class _Library(AOTCodeLibrary):
-    """Numba's module, left as it was lowered: our pipeline runs once, later, for the chosen target."""
-
-    def _optimize_functions(self, module: Any) -> None:
-        module.data_layout = self._codegen._data_layout
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-
-class _Codegen(AOTCPUCodegen):
-    _library_class = _Library
-
-
-class _Compiler(CompilerBase):
-    """The passes of Numba that kernels need: without those for objects, closures and arrays, 2/3 of the time."""
-
-    PASSES = (
-        TranslateByteCode,
-        FixupArgs,
-        IRProcessing,
-        RewriteSemanticConstants,
-        DeadBranchPrune,
-        ReconstructSSA,
-        NopythonTypeInference,
-        PreLowerStripPhis,
-        IRLegalization,
-        NativeLowering,
-        NoPythonBackend,
-    )
-
-    def define_pipelines(self) -> list[Any]:
-        passes = PassManager("onnxc")
-        for p in self.PASSES:
-            passes.add_pass(p, p.__name__)
-        passes.finalize()
-        return [passes]
-
-
-@functools.cache
-def _contexts() -> tuple[Any, Any]:
-    """Our typing and target contexts: Numba's for this CPU, which the module does not name."""
-    typing, target = copy.copy(cpu_target.typing_context), cpu_target.target_context
-    target.refresh()
-    resolve, known = typing.resolve_function_type, dict[Any, Any]()
-
-    def remembering(function: Any, args: Any, kws: Any) -> Any:
-        """Numba tries every overload of an operator, arrays included, at each use: remember those on numbers."""
-        if kws or not isinstance(function, types.Function) or not all(isinstance(a, _NUMBERS) for a in args):
-            return resolve(function, args, kws)
-        if getattr(function.typing_key, "__module__", None) not in _FIXED:
-            return resolve(function, args, kws)
-        key = function, args
-        if key not in known:
-            known[key] = resolve(function, args, kws)
-        return known[key]
-
-    typing.resolve_function_type = remembering
-    return typing, target.subtarget(typing_context=typing, _internal_codegen=_Codegen("onnxc"), aot_mode=True)
-
-
-_NUMBERS = (types.Number, types.Boolean, types.NumberClass)
-_FIXED = {"_operator", "operator", "builtins"}  # homes of functions that mean the same in every kernel
-
-
 def _compile(function: Callable[..., Any], args: tuple[Any, ...], result: Any, fastmath: set[str]) -> Any:
     if any(op.opname == "RAISE_VARARGS" for op in dis.get_instructions(function)):
         raise BuildError(f"{function.__qualname__} raises: compiled code cannot, report through memory")
     flags = Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.nrt, flags.error_model, flags.fastmath = False, "numpy", FastMathOptions(fastmath)
-    return compile_extra(*_contexts(), function, args, result, flags, {}, pipeline_class=_Compiler)
+    return compile_extra(*contexts.contexts(), function, args, result, flags, {}, pipeline_class=passes.Compiler)
 
 
 def helper(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

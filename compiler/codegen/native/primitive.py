@@ -7,6 +7,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from llvmlite import ir
 from numba import types
+from numba.core.datamodel.models import OpaqueModel
+from numba.core.datamodel.registry import register_default
 from numba.core.typing.templates import infer, infer_global, make_intrinsic_template
 
 from compiler.codegen.native.identity import function
@@ -21,6 +23,27 @@ I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 
+class Remembered(types.Function):  # type: ignore[misc]
+    """A function as Numba types it, whose signature is looked up once for arguments of the same types."""
+
+    def __init__(self, templates: Any, kinds: tuple[type, ...] = (types.Type,)) -> None:
+        """kinds: Numba's classes of the types for which results are remembered."""
+        super().__init__(templates)
+        self._kinds, self._known = kinds, dict[Any, Any]()
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        """The signature for these types of arguments. TypingError: it takes no such."""
+        if kws or not all(isinstance(a, self._kinds) for a in args):
+            return super().get_call_type(context, args, kws)
+        key = context, tuple(args)
+        if key not in self._known:
+            self._known[key] = super().get_call_type(context, args, kws)
+        return self._known[key]
+
+
+register_default(Remembered)(OpaqueModel)
+
+
 class Primitive(Generic[P, R]):
     """A function for kernels: `lowering` types and emits it, `plain` is what it does in ordinary Python.
 
@@ -33,7 +56,7 @@ class Primitive(Generic[P, R]):
         self.plain, self.lowering, self.literal = plain, lowering, literal
         template = make_intrinsic_template(self, lowering, plain.__name__, prefer_literal=literal)
         infer(template)
-        infer_global(self, types.Function(template))
+        infer_global(self, Remembered(template))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """As ordinary Python."""
