@@ -89,7 +89,7 @@ modes.checker = access
 
 def _access(b: Any, kind: int, address: Any, size: int, out: Any) -> None:
     f = cgutils.get_or_insert_function(b.module, ir.FunctionType(ir.VoidType(), [I64] * 5), access.symbol)
-    b.call(f, [I64(kind), address, I64(size), out, I64(modes.current)])
+    b.call(f, [I64(kind), address, I64(size), out, I64(modes.lowering.current)])
 
 
 def _allowed(b: Any, kind: int, at: Any, storage: Any, size: int) -> Any:

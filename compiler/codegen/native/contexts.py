@@ -69,4 +69,6 @@ def contexts() -> tuple[Any, Any]:
     target = _Target.__new__(_Target)
     vars(target).update(vars(base))  # the same tables: Numba's own functions, where kernels call them, enter those
     own = _Codegen("onnxc")
-    return typing, target.subtarget(typing_context=typing, _internal_codegen=own, cached_internal_func={}, aot_mode=True)
+    return typing, target.subtarget(
+        typing_context=typing, _internal_codegen=own, cached_internal_func={}, aot_mode=True
+    )

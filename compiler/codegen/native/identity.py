@@ -32,6 +32,8 @@ _PARTS = (
     "checked",
     "inline",
     "kernel",
+    "contexts",
+    "passes",
     "lower",
     "optimize",
     "dispatch",

@@ -73,7 +73,7 @@ def _register(helper: Any, choose: Callable[[Any], Callable[..., Any]]) -> None:
         if kws or not args or len(args) != len(inspect.signature(choose(args)).parameters):
             return None
         plain = tuple(types.unliteral(a) for a in args)
-        key = (plain, modes.checked() and modes.current)
+        key = (plain, modes.checked() and modes.lowering.current)
         if key not in compiled:
             result = lower.helper(choose(plain), plain)
 
@@ -87,7 +87,7 @@ def _register(helper: Any, choose: Callable[[Any], Callable[..., Any]]) -> None:
         return compiled[key][1]
 
     def impl_key(self: Any, sig: Any) -> Any:
-        return compiled[sig.args, modes.checked() and modes.current][0]
+        return compiled[sig.args, modes.checked() and modes.lowering.current][0]
 
     members = {"key": helper, "generic": generic, "get_impl_key": impl_key}
     infer_global(helper, types.Function(type(f"Inline_{helper.__name__}", (AbstractTemplate,), members)))

@@ -88,7 +88,7 @@ def _trampoline(symbol: str, nargs: int, name: str) -> str:
 @global_compiler_lock
 def lower(kernel: Any) -> str:
     """LLVM IR text that defines `kernel.symbol` and declares what it calls. BuildError: it cannot be compiled."""
-    modes.current = modes.fingerprint(kernel.symbol)
+    modes.lowering.current = modes.fingerprint(kernel.symbol)
     try:
         result = _compile(
             kernel.function,

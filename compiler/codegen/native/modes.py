@@ -8,7 +8,16 @@ from typing import Any
 _checked = os.environ.get("ONNXC_CHECKED", "") not in ("", "0")
 
 checker: Any = None  # the kernel that checked kernels call before an access (set by checked.py)
-current = 0  # fingerprint of the kernel that is being lowered
+
+
+class Lowering:
+    """What is being lowered: an object, of which a kernel's identity holds the name and not the contents."""
+
+    def __init__(self) -> None:
+        self.current = 0  # fingerprint of the kernel
+
+
+lowering = Lowering()
 
 
 def fingerprint(symbol: str) -> int:
