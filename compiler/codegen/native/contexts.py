@@ -67,7 +67,7 @@ def contexts() -> tuple[Any, Any]:
     base = cpu_target.target_context
     base.refresh()
     target = _Target.__new__(_Target)
-    vars(target).update(vars(base))  # the same tables: Numba's own functions, where kernels call them, enter those
+    target.__dict__.update(vars(base))  # the same tables: Numba's own functions, where kernels call them, enter those
     own = _Codegen("onnxc")
     return typing, target.subtarget(
         typing_context=typing, _internal_codegen=own, cached_internal_func={}, aot_mode=True

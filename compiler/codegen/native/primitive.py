@@ -23,7 +23,7 @@ I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 
-class Remembered(types.Function):  # type: ignore[misc]
+class Remembered(types.Function):
     """A function as Numba types it, whose signature is looked up once for arguments of the same types."""
 
     def __init__(self, templates: Any, kinds: tuple[type, ...] = (types.Type,)) -> None:
