@@ -116,12 +116,6 @@ def test_symbol_follows_the_content() -> None:
     assert len({scaled(2.0).symbol, scaled(3.0).symbol, scaled(2.0, reassoc=True).symbol}) == 3
 
 
-def test_symbol_is_the_same_after_another_kernel_was_lowered() -> None:
-    before = make_copy("f32").symbol
-    make_copy("f64").ir()
-    assert make_copy("f32").symbol == before
-
-
 def test_symbol_follows_what_is_called() -> None:
     def caller(constant: Any, size: int, callee: Kernel) -> Kernel:
         tile = make_tile(size)

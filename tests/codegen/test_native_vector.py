@@ -125,6 +125,12 @@ def test_micro_kernel_at_edges(name: str, tile: Tile) -> None:
                     np.testing.assert_array_equal(c, want)
 
 
+def test_symbol_is_the_same_after_another_kernel_was_lowered() -> None:
+    before = make_transposer(make_transpose(4, 8)).symbol
+    make_transposer(make_transpose(8, 8)).ir()
+    assert make_transposer(make_transpose(4, 8)).symbol == before
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_transpose_at_edges(size: int) -> None:
     n, block = transpose_block(size), make_transpose_edge(size)
