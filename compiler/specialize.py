@@ -14,7 +14,7 @@ from onnx import AttributeProto, NodeProto
 
 from compiler.codegen.build import Compiled, compile_graph
 from compiler.codegen.memory import state_offsets
-from compiler.codegen.native import load
+from compiler.codegen.native import load, workers
 from compiler.codegen.native.pool import make_pool
 from compiler.codegen.support import has_kernel
 from compiler.errors import InputError, ModelError, OnnxcError, Problem, UnsupportedError, did_you_mean
@@ -244,10 +244,12 @@ class Specializations:
 
     def _code(self, binding: _Binding) -> Code:
         if binding not in self._made:
-            graph, threads = self._graph(binding), self.options.threads
-            if binding.role == "step":
-                graph = fitted(graph, self.options.memory_limit, threads, self._types)
-            compiled = compile_graph(graph, threads, self._types)
+            threads = self.options.threads
+            with workers.ahead():
+                graph = self._graph(binding)
+                if binding.role == "step":
+                    graph = fitted(graph, self.options.memory_limit, threads, self._types)
+                compiled = compile_graph(graph, threads, self._types)
             const = Block.of(compiled.const).bytes
             self._made[binding] = Code(compiled.layout, compiled.address, const)
             if binding.role == "step":

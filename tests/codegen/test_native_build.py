@@ -188,6 +188,26 @@ def test_workers_make_the_same_objects(tmp_path: Path, monkeypatch: pytest.Monke
     assert [p.read_bytes() for p in alone] == [p.read_bytes() for p in shared]
 
 
+def test_workers_start_ahead_where_nothing_is_compiled_yet(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = workers._Worker.start
+    monkeypatch.setattr(workers, "_cpus", lambda: 2)
+    monkeypatch.setattr(workers._Worker, "start", lambda target: started.append(start(target)) or started[-1])
+    with workers.ahead():
+        assert len(started) == 1
+        compile_objects([make_add(c) for c in range(90, 106)])
+    assert len(started) == 1  # it is the one that compiles
+    assert started[0].ready
+    assert started[0].process.poll() is not None
+    with workers.ahead():  # the cache has something
+        assert len(started) == 1
+    monkeypatch.setenv("ONNXC_CACHE", str(directory / "other"))
+    with pytest.raises(ValueError, match="stopped"), workers.ahead():  # not needed
+        raise ValueError("stopped")
+    assert len(started) == 2
+    assert started[1].process.poll() is not None
+
+
 def test_workers_that_fail_are_done_without(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = [make_add(c) for c in range(50, 68)]
     for executable in ("", str(directory / "missing"), shutil.which("true") or ""):

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -64,6 +65,14 @@ def find(name: str) -> Path | None:
                         os.utime(path)  # used: evict others first
                 return path
     return None
+
+
+def holds(count: int) -> bool:
+    """Whether there are at least so many objects in the directory."""
+    try:
+        return len(list(itertools.islice(directory().glob("*.o"), count))) == count
+    except OSError:
+        return False
 
 
 def store(name: str, data: bytes) -> Path:

@@ -18,12 +18,13 @@ from typing import Any
 
 from numba import cloudpickle
 
-from compiler.codegen.native import modes, optimize
+from compiler.codegen.native import cache, modes, optimize
 from compiler.codegen.native.kernel import Kernel
 from compiler.codegen.native.target import Target
 
 KERNELS_PER_WORKER = 8  # a worker takes as long to start as to compile about five kernels
 _START = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from compiler.codegen.native import workers"
+AHEAD = 3  # at most so many are started before it is known what there is to compile
 _PATIENCE = 60.0  # seconds for a worker's last kernel
 
 
@@ -60,8 +61,10 @@ def compile_all(kernels: Iterable[Kernel], target: Target, jobs: int | None = No
     # The longest first: the last one to be finished is then a short one, and no process waits long for another.
     todo = collections.deque(sorted(kernels, key=lambda k: len(k.function.__code__.co_code), reverse=True))
     everything, done = list(todo), dict[str, bytes]()
-    count = min((jobs or _cpus()) - 1, len(todo) // KERNELS_PER_WORKER)
-    workers = [w for _ in range(count) if (w := _Worker.start(target)) is not None]
+    others = (jobs or _cpus()) - 1
+    workers = _taken(others, target)
+    count = min(others, len(todo) // KERNELS_PER_WORKER) - len(workers)
+    workers += [w for _ in range(count) if (w := _Worker.start(target)) is not None]
     threads = [threading.Thread(target=w.feed, args=(todo, done), daemon=True) for w in workers]
     try:
         for t in threads:
@@ -84,6 +87,37 @@ def compile_all(kernels: Iterable[Kernel], target: Target, jobs: int | None = No
     return done
 
 
+_waiting: list["_Worker"] = []  # started ahead, for whoever compiles next
+
+
+@contextlib.contextmanager
+def ahead() -> Iterator[None]:
+    """Around compiling and what comes before it: where the cache is as good as empty, workers start already here.
+
+    They start while the passes run, which takes as long. Those that nobody needed are stopped in the end.
+    """
+    count = 0 if cache.holds(KERNELS_PER_WORKER) else min(_cpus() - 1, AHEAD)
+    started = [w for _ in range(count) if (w := _Worker.start(Target.host())) is not None]
+    with _lock:
+        _waiting.extend(started)
+    try:
+        yield
+    finally:
+        with _lock:
+            left = [w for w in started if w in _waiting]
+            _waiting[:] = [w for w in _waiting if w not in left]
+        for w in left:
+            w.stop()
+
+
+def _taken(most: int, target: Target) -> "list[_Worker]":
+    """Workers that wait, and compile for this target in this mode."""
+    with _lock:
+        found = [w for w in _waiting if w.order == (target, modes.checked())][: max(0, most)]
+        _waiting[:] = [w for w in _waiting if w not in found]
+    return found
+
+
 def compile_one(kernel: Kernel, target: Target) -> bytes:
     """Object code of one kernel. BuildError: it cannot be compiled."""
     return optimize.compile_ir(kernel.ir(), target.cpu, target.features, target.triple)
@@ -97,8 +131,9 @@ def _cpus() -> int:
 class _Worker:
     """The process that does the work, seen from this side."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self.process, self.ready = process, False
+    def __init__(self, process: "subprocess.Popen[bytes]", order: tuple[Target, bool]) -> None:
+        """order: the target, and whether accesses are checked."""
+        self.process, self.order, self.ready = process, order, False
 
     @classmethod
     def start(cls, target: Target) -> "_Worker | None":
@@ -112,9 +147,9 @@ class _Worker:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for this process, which then stops the worker
             )
-            worker = cls(process)
+            worker = cls(process, (target, modes.checked()))
             worker._send([os.path.abspath(p) for p in sys.path])
-            worker._send((target, modes.checked()))
+            worker._send(worker.order)
         except OSError:
             return None
         return worker
