@@ -169,8 +169,11 @@ class StepFunction:
         wrong arrays, or an index out of range; the state is then as it was. An input that is called `fetch` goes into
         the mapping.
         """
-        if type(feeds) is dict and not named and fetch is _NOTHING:  # as nearly always: spares what `_run` costs
-            return self._again("step", feeds)
+        if fetch is _NOTHING:  # as nearly always: spares what `_run` costs
+            if feeds is None:
+                return self._again("step", named)
+            if type(feeds) is dict and not named:
+                return self._again("step", feeds)
         return self._run("step", feeds, named, fetch)
 
     def infer(
