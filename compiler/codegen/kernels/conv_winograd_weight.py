@@ -33,8 +33,10 @@ WIDE = 64
 """Output channels of an item: each item transforms all input channels again."""
 ITEMS = 8
 """Items to share out, by shape alone: the order of the sum must not depend on the number of threads."""
-SUMS = 16 * 1024 * 1024
-"""Bytes that the sums of all parts should stay within."""
+SUMS = 1280 * 1024
+"""Bytes of the sums of all parts from which on half as many items must do: they are memory that a step needs."""
+MOST = 16 * 1024 * 1024
+"""Bytes that those of more than one part should stay within."""
 INPUT_WORDS = 10
 END = 6
 """Time to add up a part's sum at the end; see `choose`."""
@@ -141,7 +143,10 @@ def split(scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int
     wide = panels_of(-(-cout // -(-cout // WIDE))).rows
     rows, blocks = images * th, -(-cout // wide)
     of_part = size * groups * blocks * a * a * -(-cin // nr) * wide * nr
-    part_rows = -(-rows // min(rows, -(-ITEMS // (groups * blocks)), max(1, SUMS // of_part)))
+    shares = min(rows, -(-ITEMS // (groups * blocks)))
+    if shares * of_part > SUMS:
+        shares = max(1, min(-(-shares // 2), MOST // of_part))
+    part_rows = -(-rows // shares)
     most = max(1, max(LEAST, CACHE // (size * a * a * (cin + wide))) // tw)
     return Split(wide, blocks, part_rows, -(-part_rows // -(-part_rows // most)))
 
