@@ -1,6 +1,7 @@
 """Objects, their cache, loading, libraries, worker processes."""
 
 import ctypes
+import gc
 import os
 import shutil
 import subprocess
@@ -206,6 +207,20 @@ def test_workers_start_ahead_where_nothing_is_compiled_yet(directory: Path, monk
         raise ValueError("stopped")
     assert len(started) == 2
     assert started[1].process.poll() is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_garbage_is_collected_again_afterwards_and_in_a_child() -> None:
+    assert gc.isenabled()
+    with workers.uncollected():
+        with workers.uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.isenabled() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert gc.isenabled()
 
 
 def test_workers_that_fail_are_done_without(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -397,6 +397,8 @@ def test_where_it_is_chosen() -> None:
     assert not chosen((64, 1, 28, 28), (32, 1, 3, 3), pads=PAD)
     assert not chosen((64, 64, 28, 28), (64, 1, 3, 3), pads=PAD, group=64)
     assert not chosen((64, 32, 3, 3), (32, 32, 3, 3), pads=PAD)
+    assert not chosen((0, 32, 14, 14), (64, 32, 3, 3), pads=PAD)
+    assert not chosen((64, 32, 14, 0), (64, 32, 3, 3), pads=PAD)
     assert not chosen((8, 32, 8, 8, 8), (32, 32, 3, 3, 3), pads=(1,) * 6)
     dy, x = (np.ones((64, c, 14, 14), np.float32) for c in (64, 32))
     attrs = {"kernel_shape": (3, 3), **Case((14, 14), (3, 3), pads=PAD).attrs}

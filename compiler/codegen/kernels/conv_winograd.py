@@ -24,9 +24,16 @@ from typing import NamedTuple
 from compiler.codegen.calls import Call, In, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.gemm import short_rows
-from compiler.codegen.kernels.gemm_tile import blocks, parts
-from compiler.codegen.kernels.winograd_tiles import filtered, input_words, make_copy, make_inputs, panels_of, tiles
+from compiler.codegen.kernels.gemm_tile import blocks, parts, short_rows
+from compiler.codegen.kernels.winograd_tiles import (
+    fastest,
+    filtered,
+    input_words,
+    make_copy,
+    make_inputs,
+    panels_of,
+    tiles,
+)
 from compiler.codegen.native import ITEMSIZE, TILE, Kernel, i64, kernel, make_micro, make_tile
 from compiler.codegen.native.winograd import F2, F4, Filter, make_collect, make_transform
 
@@ -41,8 +48,6 @@ START = 5
 """Time that the start and end of a register tile's sum cost, in terms of the sum."""
 FEW = 8
 """Input channels below which the estimate does not hold: sums are too short."""
-GAIN = 1.05
-"""How much faster than the direct sum it must be by this estimate."""
 
 
 @dataclass(frozen=True)
@@ -207,17 +212,14 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
     F(4 x 4) is for ConvTranspose only, which data gradients are. Results of Conv mostly go on to a Relu or a maximum,
     where the last bits decide which way a gradient takes: they stay as near to the exact ones as the direct sum's.
     Times in multiply-adds of the micro kernel, measured on Zen 3 (AVX2): of the products of either way with their
-    waste at the edges of tiles and panels, and of Winograd's transforms. (Wider vectors make all
-    of them faster alike.)
+    waste at the edges of tiles and panels, and of Winograd's transforms. (Wider vectors make all of them faster alike.)
     """
-    if not filtered(geometry, dtype) or cin < FEW:
+    if not filtered(geometry, dtype) or cin < FEW or not images * geometry.output_size * cout:
         return None
     nr = parts(dtype).nr
     direct = images * geometry.output_size * (9 * cin + START) * (-(-cout // nr) * nr)
     schemes = COSTS if geometry.transposed else [F2]
-    times = {s: GAIN * COSTS[s].time(s, geometry, images, groups, cin, cout) for s in schemes}
-    best = min(times, key=lambda s: times[s])
-    return best if 0 < times[best] < direct else None
+    return fastest({s: COSTS[s].time(s, geometry, images, groups, cin, cout) for s in schemes}, direct)
 
 
 def winograd(

@@ -18,10 +18,8 @@ from typing import NamedTuple
 from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.conv_winograd import GAIN
-from compiler.codegen.kernels.gemm import short_rows, tall_tiles
-from compiler.codegen.kernels.gemm_tile import make_line, make_pack, parts
-from compiler.codegen.kernels.winograd_tiles import filtered, input_words, make_inputs, panels_of, tiles
+from compiler.codegen.kernels.gemm_tile import make_line, make_pack, parts, short_rows, tall_tiles
+from compiler.codegen.kernels.winograd_tiles import fastest, filtered, input_words, make_inputs, panels_of, tiles
 from compiler.codegen.native import ITEMSIZE, TILE, Kernel, i64, kernel, make_micro_add, make_tile, transpose_block
 from compiler.codegen.native.winograd import F2, F4, Filter, make_transform, transposed
 
@@ -180,9 +178,7 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
         return None
     nr = parts(dtype).nr
     direct = images * geometry.output_size * 9 * cin * (-(-cout // nr) * nr)
-    times = {s: GAIN * cost.time(s, geometry, images, groups, cin, cout) for s, cost in COSTS.items()}
-    best = min(times, key=lambda s: times[s])
-    return best if times[best] < direct else None
+    return fastest({s: cost.time(s, geometry, images, groups, cin, cout) for s, cost in COSTS.items()}, direct)
 
 
 def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, cout: int) -> list[Call]:

@@ -22,8 +22,10 @@ from compiler.codegen.kernels.gemm_tile import (
     pack_columns,
     pack_panels,
     parts,
+    short_rows,
+    tall_tiles,
 )
-from compiler.codegen.native import TILE, Kernel, bits_of, i64, inline, kernel, make_micro, make_micro_add, make_tile
+from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_micro_add, make_tile
 from compiler.errors import Problem, UnsupportedError
 
 SMALL = 32768
@@ -102,23 +104,6 @@ def make_gemm(dtype: str) -> Kernel:
                 k0 += block
 
     return gemm
-
-
-def short_rows(dtype: str) -> int:
-    """Rows of a short tile: with it few numbers of rows are left over, and it is nearly as fast as a whole one."""
-    return parts(dtype)[0] - 2
-
-
-@inline
-def tall_tiles(rows: int, mr: int, less: int) -> int:
-    """How many tiles of mr rows come before the short ones of `less`, so that all have the fewest rows in sum."""
-    tall = (rows + mr - 1) // mr
-    fewest = tall * mr
-    for short in range(1, mr):
-        rest = (max(0, rows - short * less) + mr - 1) // mr
-        if rest * mr + short * less < fewest:
-            tall, fewest = rest, rest * mr + short * less
-    return tall
 
 
 @cache

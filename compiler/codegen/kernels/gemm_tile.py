@@ -58,6 +58,23 @@ def parts(dtype: str) -> Parts:
     return Parts(tile.mr, tile.nr, ITEMSIZE[dtype], np.float64 if dtype == "f64" else np.float32, pointer(dtype))
 
 
+def short_rows(dtype: str) -> int:
+    """Rows of a short tile: with it few numbers of rows are left over, and it is nearly as fast as a whole one."""
+    return parts(dtype)[0] - 2
+
+
+@inline
+def tall_tiles(rows: int, mr: int, less: int) -> int:
+    """How many tiles of mr rows come before the short ones of `less`, so that all have the fewest rows in sum."""
+    tall = (rows + mr - 1) // mr
+    fewest = tall * mr
+    for short in range(1, mr):
+        rest = (max(0, rows - short * less) + mr - 1) // mr
+        if rest * mr + short * less < fewest:
+            tall, fewest = rest, rest * mr + short * less
+    return tall
+
+
 def blocks(k: int) -> int:
     """Length of the blocks that a sum of k terms is cut into: near equal, at most BLOCK. By shape: it decides bits."""
     return -(-k // max(1, -(-k // BLOCK))) if k else 1

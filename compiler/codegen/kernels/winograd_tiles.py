@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.gemm import short_rows, tall_tiles
-from compiler.codegen.kernels.gemm_tile import parts
+from compiler.codegen.kernels.gemm_tile import parts, short_rows, tall_tiles
 from compiler.codegen.native import TILE, Inline, Kernel, i64, inline, kernel, make_micro, make_tile
 from compiler.codegen.native.winograd import Filter, Matrix, make_spread, make_transform
 
+GAIN = 1.05
+"""How much faster than the direct sum a scheme must be by the estimate of its time."""
 SLACK = 32
 """Elements that may be read behind any value."""
 
@@ -20,6 +22,12 @@ def filtered(geometry: Geometry, dtype: str) -> bool:
     d, h, w = geometry.axes
     flat = d.kernel == 1 and d.stride == 1 and d.before == 0 and d.size == d.out == 1
     return dtype == "f32" and flat and all(x.kernel == 3 and x.stride == 1 and x.dilation == 1 for x in (h, w))
+
+
+def fastest(times: Mapping[Filter, int], direct: int) -> Filter | None:
+    """The scheme that takes the least time, if that is clearly less than the time of the direct sum."""
+    best = min(times, key=lambda scheme: times[scheme])
+    return best if GAIN * times[best] < direct else None
 
 
 def tiles(scheme: Filter, geometry: Geometry) -> tuple[int, int]:

@@ -55,6 +55,20 @@ def uncollected() -> Iterator[None]:
                 gc.enable()
 
 
+def _after_fork() -> None:
+    """In the child, where the threads that compile are not: their collection, workers and lock are nobody's."""
+    global _uncollected, _lock
+    _lock = threading.Lock()
+    _waiting.clear()
+    if _uncollected and _was_enabled:
+        gc.enable()
+    _uncollected = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @uncollected()
 def compile_all(kernels: Iterable[Kernel], target: Target, jobs: int | None = None) -> dict[str, bytes]:
     """Object code by symbol. jobs: processes at a time, this one included (default: the CPUs it may use, at most 8)."""
