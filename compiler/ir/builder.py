@@ -10,7 +10,7 @@ from compiler.errors import Problem, VerifyError
 from compiler.ir.control import NESTING, control_types
 from compiler.ir.graph import Attr, Graph, Node, Origin
 from compiler.ir.infer import InferenceError, NotStatic, infer, remembered
-from compiler.ir.known import Known
+from compiler.ir.known import Known, Values
 from compiler.ir.proto import INTERNAL_DOMAIN, OPTIONAL_FIRST, TRAINING_DOMAIN
 from compiler.ir.types import AnyArray, Tensor, TensorType, numpy_dtype
 
@@ -275,7 +275,7 @@ class Builder:
         )
 
 
-def output_types(node: Node, types: Mapping[str, TensorType], known: Known) -> tuple[TensorType | None, ...]:
+def output_types(node: Node, types: Mapping[str, TensorType], known: Values) -> tuple[TensorType | None, ...]:
     """Type of each output of a node; None for an absent one.
 
     types: of the values it reads, at least. Raises InferenceError, NotStatic.

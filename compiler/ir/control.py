@@ -15,7 +15,7 @@ import numpy as np
 from compiler.ir.evaluate import evaluate, is_random
 from compiler.ir.graph import Graph, Node
 from compiler.ir.infer import InferenceError, NotStatic, Types, remembered
-from compiler.ir.known import Known
+from compiler.ir.known import Known, Values
 from compiler.ir.types import AnyArray, TensorType
 
 NESTING = frozenset({"If", "Loop", "Scan"})
@@ -137,7 +137,7 @@ def _directions(node: Node, attribute: str, count: int) -> tuple[int, ...]:
 
 
 # --- types -------------------------------------------------------------------------------------------------
-def control_types(node: Node, ins: Types, known: Known) -> Types:
+def control_types(node: Node, ins: Types, known: Values) -> Types:
     """Output types of an If, Loop or Scan on operands of these types. Raises InferenceError, NotStatic."""
     if node.op == "If":
         return _branch_types(node)
@@ -161,7 +161,7 @@ def _branch_types(node: Node) -> Types:
     return tuple(t if v else None for t, v in zip(then, node.outputs, strict=True))
 
 
-def _loop_types(node: Node, ins: Types, known: Known) -> Types:
+def _loop_types(node: Node, ins: Types, known: Values) -> Types:
     parts = iterated(node)
     types = parts.body.types
     for name, t, dtype in (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from compiler.ir.evaluate import evaluate, is_random
 from compiler.ir.graph import Node
 from compiler.ir.types import AnyArray, Tensor, TensorType, numpy_dtype
+
+Values = Callable[[str], AnyArray | None]
+"""value -> its array if that is known at compile time, else None."""
 
 KNOWN_LIMIT = 1024
 """Elements up to which a value is computed ahead: a bigger one decides no shape, and would slow inference down."""

@@ -21,9 +21,9 @@ from compiler.ir.checks import check_node
 from compiler.ir.checks.base import MAX_ELEMENTS, NodeFacts, elements_spanned
 from compiler.ir.graph import Attr, Graph, Node, Program
 from compiler.ir.infer import InferenceError, NotStatic
-from compiler.ir.known import Known
+from compiler.ir.known import Known, Values
 from compiler.ir.proto import INTERNAL_DOMAIN, schema
-from compiler.ir.types import Tensor, TensorType
+from compiler.ir.types import AnyArray, Tensor, TensorType
 
 
 def verify(what: Graph | Program) -> None:
@@ -63,25 +63,37 @@ def _graph(g: Graph, path: str) -> Iterator[Problem]:
         if v in g.types and g.types[v] != tensor.type:
             yield Problem(f"{v!r} is declared {g.types[v]}, its tensor is {tensor.type}", path)
     for node in g.nodes:
-        at = f"{path} / {where(node)}" if path else where(node)
-        problems = [Problem(f"{v!r} is read, but nothing before defines it", at) for v in node.reads if v not in seen]
-        problems += [p for v in node.results for p in _definition(v, g, seen, at)]
-        if not node.results:
-            problems.append(Problem(f"{node.op} computes nothing", at))
-        unknown = not broken.isdisjoint(node.reads)
-        if not problems and not unknown:
-            problems = [Problem(f"{describe(node, g.types)}: {what}", at) for what in _node(node, g, known)]
-        if not problems:
-            problems = [p for v in node.results for p in _size(v, g, at)]
-        for name, body in node.bodies.items():
-            problems += _body(body, f"{at} / {name}")
+        right = seen.issuperset(node.reads) and seen.isdisjoint(node.results) and _signature(node, g) in _right
+        problems = [] if right else list(_defining(node, g, known, seen, broken, path))
         yield from problems
-        broken.update(v for v in node.results if problems or unknown or v not in g.types)
-        if not problems:  # what a broken node computes is not known
+        seen.update(node.results)
+        if problems or not broken.isdisjoint(node.reads):  # what a broken node computes is not known
+            broken.update(node.results)
+        if not problems:
             defined.update((v, node) for v in node.results)
     for v in [v for v in g.types if v not in seen]:
         yield Problem(f"{v!r} has a type, but nothing defines it", path)
     yield from _bindings(g, path, seen)
+
+
+def _defining(node: Node, g: Graph, known: Known, seen: set[str], broken: set[str], path: str) -> Iterator[Problem]:
+    """What is wrong with a node at its place. seen: defined before it; broken: values of which nothing is known."""
+    at = f"{path} / {where(node)}" if path else where(node)
+    problems = [Problem(f"{v!r} is read, but nothing before defines it", at) for v in node.reads if v not in seen]
+    problems += [p for v in node.results for p in _definition(v, g, seen, at)]
+    if not node.results:
+        problems.append(Problem(f"{node.op} computes nothing", at))
+    if not problems and broken.isdisjoint(node.reads):
+        asked = _Asked(known)
+        problems = [Problem(f"{describe(node, g.types)}: {what}", at) for what in _node(node, g, asked)]
+        problems = problems or [p for v in node.results for p in _size(v, g, at)]
+        if not (problems or asked.values or node.captures or node.bodies):
+            if len(_right) > 100_000:  # bounds memory in a process that compiles model after model
+                _right.clear()
+            _right.add(_signature(node, g))
+    for name, body in node.bodies.items():
+        problems += _body(body, f"{at} / {name}")
+    yield from problems
 
 
 def _definition(v: str, g: Graph, seen: set[str], at: str) -> Iterator[Problem]:
@@ -126,9 +138,32 @@ def _body(body: Graph, path: str) -> list[Problem]:
 
 
 # --- nodes -------------------------------------------------------------------------------------------------
-def _node(node: Node, g: Graph, known: Known) -> Iterator[str]:
+_right: set[object] = set()
+"""Signatures of nodes without faults, about which no value was asked: after the next pass most nodes are the same."""
+
+
+def _signature(node: Node, g: Graph) -> object:
+    """All that the verdict on a node depends on, but for the values of its operands and nested graphs."""
+    types = g.types
+    operands, results = (tuple([types.get(v) if v else "" for v in names]) for names in (node.inputs, node.outputs))
+    return node.key, operands, results, len(set(node.results)), len(node.captures)
+
+
+class _Asked:
+    """What is known of values, and whether anybody asked."""
+
+    def __init__(self, known: Values) -> None:
+        self._known, self.values = known, False
+
+    def __call__(self, value: str) -> AnyArray | None:
+        """As `Known`."""
+        self.values = True
+        return self._known(value)
+
+
+def _node(node: Node, g: Graph, known: Values) -> Iterator[str]:
     """What is wrong with a node whose operands are all defined."""
-    found = list(_remembered_form(node))
+    found = list(_form(node))
     for name, body in node.bodies.items():
         outer = [g.types.get(v) for v in node.captures]
         inner = [body.types.get(v) for v in body.captures]
@@ -169,20 +204,6 @@ def _checked_bodies(node: Node, ins: tuple[TensorType | None, ...]) -> tuple[str
         except (InferenceError, NotStatic, VerifyError) as e:
             _sound[key] = (f"in its definition, {e}",)
     return _sound[key]
-
-
-_forms: dict[object, tuple[str, ...]] = {}
-
-
-def _remembered_form(node: Node) -> tuple[str, ...]:
-    """What is wrong with a node's form, remembered for equal operators, attributes and present operands."""
-    key = (node.key, tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs)))
-    found = _forms.get(key)
-    if found is None:
-        if len(_forms) > 10_000:
-            _forms.clear()
-        found = _forms[key] = tuple(_form(node))
-    return found
 
 
 def _form(node: Node) -> Iterator[str]:

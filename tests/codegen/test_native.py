@@ -1,6 +1,9 @@
 """The kernel language: identity, pointers, inlined helpers, vectors, plain Python."""
 
+import dis
+import inspect
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from compiler.codegen.native import (
     f64,
     f64_of_bits,
     i64,
+    identity,
     inline,
     int_add,
     int_div,
@@ -137,6 +141,20 @@ def test_symbol_follows_what_is_called() -> None:
     others = [caller(ZERO, 16, make_copy("f32")), caller(ONE, 17, make_copy("f32")), caller(ONE, 16, make_copy("f64"))]
     assert len({base.symbol, *(k.symbol for k in others)}) == 4
     assert [k.name for k in base.closure()] == ["copy", "outer"]
+
+
+def test_global_names_are_those_of_the_instructions() -> None:
+    """As `dis` tells them, for all functions of the native layer, operands beyond a byte among them."""
+    crowded = compile("".join(f"import sys as v{i}\n" for i in range(300)) + "v299.v0 = v1 + v280\n", "", "exec")
+    codes = [crowded, compile("def f():\n    global v0\n" + "".join(f"    v{i}\n" for i in range(300)), "", "exec")]
+    modules = [m for n, m in sys.modules.items() if n.startswith("compiler.codegen.native.")]
+    codes += [f.__code__ for m in modules for f in vars(m).values() if inspect.isfunction(f)]
+    assert len(codes) > 100
+    while codes:
+        c = codes.pop()
+        codes += [k for k in c.co_consts if inspect.iscode(k)]
+        read = {i.argval for i in dis.get_instructions(c) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        assert identity.global_names(c) == tuple(n for n in c.co_names if n in read)
 
 
 def test_a_value_of_unknown_effect_is_refused() -> None:

@@ -112,6 +112,7 @@ BROKEN = {
     "too few operands": (node(0, inputs=("x",)), "1 inputs where 2 are expected"),
     "too many operands": (node(0, inputs=("x", "x", "x")), "3 inputs where 2 are expected"),
     "too many results": (node(0, outputs=("y", "")), "2 outputs where 1 are expected"),
+    "result twice": (node(0, op="TopK", inputs=("x", "k"), outputs=("y", "y")), "'y' is defined more than once"),
     "no result": (node(1, outputs=("",)), "If computes nothing"),
     "absent operand": (node(0, inputs=("x", "")), "is required"),
     "unknown attribute": (node(0, attrs={"axis": 1}), "no attribute 'axis'"),
@@ -140,10 +141,28 @@ BROKEN = {
 def test_broken(broken: str) -> None:
     change, message = BROKEN[broken]
     p = parts()
+    verify(Graph(**p))  # nodes that were right are remembered: that hides nothing
     change(p)
     with pytest.raises(VerifyError) as e:
         verify(Graph(**p))
     assert any(message in problem.what for problem in e.value.problems), [str(q) for q in e.value.problems]
+
+
+def test_what_is_remembered_of_nodes_is_not_about_values_or_names() -> None:
+    def graph(axis: int, outputs: tuple[str, ...]) -> Graph:
+        axes = Tensor(np.array([axis]))
+        nodes = (
+            Node("Unsqueeze", ("x", "axes"), ("u",)),
+            Node("Dropout", ("x",), outputs),
+        )
+        types = {"x": T, "axes": axes.type, "u": TensorType("f32", (1, 2, 3)), "y": T, "m": TensorType("bool", (2, 3))}
+        return Graph("g", types, ("x",), {}, {"axes": axes}, (), nodes, {}, {})
+
+    verify(graph(0, ("y", "m")))
+    with pytest.raises(VerifyError, match=r"declared f32\[1,2,3\], but computes f32\[2,1,3\]"):
+        verify(graph(1, ("y", "m")))
+    with pytest.raises(VerifyError, match="'y' is defined more than once"):
+        verify(graph(0, ("y", "y")))
 
 
 def test_all_problems_are_listed_with_their_place() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from compiler.ir.graph import Attr, Node
+from compiler.ir.known import Values
 from compiler.ir.proto import default
 from compiler.ir.types import AnyArray, TensorType
 
@@ -21,7 +22,7 @@ class NodeFacts:
     node: Node
     ins: tuple[TensorType | None, ...]
     outs: tuple[TensorType | None, ...]
-    values: Callable[[str], AnyArray | None]
+    values: Values
 
     def has(self, i: int) -> bool:
         """Whether the i-th input is present."""
