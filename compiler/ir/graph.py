@@ -86,15 +86,16 @@ class Node:
         """Operator and attributes, to compare and hash: equal for nodes that compute the same from equal operands."""
         return self.op, tuple((name, _bits(value)) for name, value in self.attrs.items())
 
-    @cached_property
+    @property
     def reads(self) -> tuple[str, ...]:
         """All values read, inputs before captures, absent ones left out."""
-        return tuple(v for v in (*self.inputs, *self.captures) if v)
+        all_read = self.inputs + self.captures
+        return tuple([v for v in all_read if v]) if "" in all_read else all_read
 
-    @cached_property
+    @property
     def results(self) -> tuple[str, ...]:
         """All values defined: the outputs that are present."""
-        return tuple(v for v in self.outputs if v)
+        return tuple([v for v in self.outputs if v]) if "" in self.outputs else self.outputs
 
     @cached_property
     def bodies(self) -> dict[str, Graph]:
