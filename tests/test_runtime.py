@@ -178,21 +178,21 @@ def test_compiling_in_several_threads() -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_a_step_cannot_be_called_from_within_its_own_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_cannot_be_called_from_within_its_own_call() -> None:
     step = compiler.compile(linear())
     step(x=X, t=T)
     found, refused = step._recent["step"], list[Any]()
-    attempt = found.attempt
+    run = found._run
 
-    def handler(feeds: Arrays) -> Arrays | None:  # as a signal handler may, in the middle
-        monkeypatch.undo()
-        for call, names in ((step, "xt"), (step.infer, "x")):
+    def interrupted() -> None:  # as by a signal handler, in the middle
+        found._runs_by(run)
+        for call, feeds in ((step, {"x": X, "t": T}), (step.infer, {"x": X})):
             with pytest.raises(compiler.OnnxcError, match="cannot be called from within its own call"):
-                call({name: feeds[name] for name in names})
+                call(feeds)
             refused.append(call)
-        return attempt(feeds)
+        run()
 
-    monkeypatch.setattr(found, "attempt", handler)
+    found._runs_by(interrupted)
     step(x=X, t=T)
     step(x=X, t=T)
     assert len(refused) == 2

@@ -18,10 +18,11 @@ def make_step(case: Case) -> Made:
     model = onnx.load(case.folder / "training.onnx")
     x, label = case.batch()
     step = api.compile(model, threads=case.threads, outputs=["loss"])
+    batch = {"x": x, "label": label}
 
     def details() -> dict[str, Any]:
         use = step.memory
         parts = {"arena": use.arena, "state": use.state, "const": use.constants, "table": use.table}
         return {"plan_bytes": use.total, **{f"plan_{name}_bytes": n for name, n in parts.items()}}
 
-    return Made(lambda: float(step(x=x, label=label)["loss"]), details)
+    return Made(lambda: float(step(batch)["loss"]), details)

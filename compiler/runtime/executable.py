@@ -10,11 +10,12 @@ from functools import partial
 import numpy as np
 
 from compiler.errors import RefusedError
-from compiler.runtime.attempt import Attempt, make_attempt, no_attempt
+from compiler.runtime.attempt import Attempt, make_attempt, no_attempt, packed
 from compiler.runtime.layout import ARENA, BITS, CONST, STATE, Layout, Slot, refusal
 from compiler.runtime.measured import Measured
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, alone
+from compiler.runtime.turn import Turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,9 @@ class Code:
 class Executable:
     """Runs the native function at `address` over an arena and a state block, both of which others may share.
 
-    Neither thread-safe nor reentrant: the caller holds a lock. `keep` is whatever must outlive the code. Nothing in the
-    arena is kept from one run to the next; without one it gets its own.
+    `run` is neither thread-safe nor reentrant: its caller has the turn, which `attempt` takes itself. `keep` is
+    whatever must outlive the code. Nothing in the arena is kept from one run to the next; without one it gets its own,
+    and likewise with the turn.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class Executable:
         pool: Pool,
         keep: object = None,
         arena: Block | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.layout, self.address, self.pool, self._keep = layout, address, pool, keep
+        self._turn = turn or Turn()
         self.state = state
         self._arena = Block(layout.arena_bytes, "the step's arena") if arena is None else arena
         self._const = Block.of(const, "constants")
@@ -67,8 +71,11 @@ class Executable:
     def _runs_by(self, run: Callable[[], None]) -> None:
         self._run = run
         partly = any(s.dtype in BITS for s in self.layout.inputs)  # not any byte is an element
-        status = self._status if self.layout.messages else None
-        self.attempt: Attempt = no_attempt if partly else make_attempt(self._inputs, self._outputs, run, status)
+        word = self._arena.bytes[self.layout.status :][:8].view(np.int64).reshape(())
+        status = word if self.layout.messages else None
+        whole = packed(self.layout.inputs, self._arena)
+        made = make_attempt(self._inputs, self._outputs, run, status, self._turn, whole)
+        self.attempt: Attempt = no_attempt if partly else made
         """`run`, if these are the inputs, in order and all right; else None. See `make_attempt`."""
 
     def _view(self, slot: Slot) -> Array:

@@ -15,10 +15,10 @@ from compiler.errors import InputError, OnnxcError, StateError, UnknownStateErro
 from compiler.runtime.arguments import as_array, check_names, check_shape
 from compiler.runtime.checkpoint import load_state, save_state
 from compiler.runtime.executable import Code, Executable
-from compiler.runtime.forks import new_lock
 from compiler.runtime.layout import SEED, STEP, MemoryUse, Slot, state_bytes
 from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool
+from compiler.runtime.turn import Turn
 
 EXECUTABLES = 64
 """How many executables (by shapes, fetched values, ...) are kept ready; others are made again from their code."""
@@ -148,12 +148,11 @@ class StepFunction:
 
     def __init__(self, backend: Backend, initial: Mapping[str, Array]):
         self._backend = backend
-        self._lock = new_lock()
-        self._running = False
+        self._turn = Turn()
         self._block = Block(state_bytes(backend.states), "the state")
         for s in backend.states:
             self._block.view(s)[...] = as_array(f"state {s.name!r}", initial[s.name], s.dtype)
-        self.state = State(backend.states, self._block, self._lock)
+        self.state = State(backend.states, self._block, self._turn.lock)
         """All state by name: live arrays, of which an assignment checks shape and dtype."""
         self._arena = Block(0)
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
@@ -169,11 +168,13 @@ class StepFunction:
         wrong arrays, or an index out of range; the state is then as it was. An input that is called `fetch` goes into
         the mapping.
         """
-        if fetch is _NOTHING:  # as nearly always: spares what `_run` costs
-            if feeds is None:
-                return self._again("step", named)
-            if type(feeds) is dict and not named:
-                return self._again("step", feeds)
+        found = self._recent.get("step")
+        if found is not None and fetch is _NOTHING:  # as nearly always: what `_run` does, without its calls
+            given = named if feeds is None else feeds
+            if type(given) is dict and (given is named or not named):
+                attempt = found.attempt  # called in one expression, it would first be looked for as a method
+                outputs = attempt(given)
+                return self._anew("step", given, ()) if outputs is None else outputs
         return self._run("step", feeds, named, fetch)
 
     def infer(
@@ -205,7 +206,7 @@ class StepFunction:
         """
         if seed is not None:
             seed = checked_seed(seed)
-        with self._lock:
+        with self._turn.lock:
             old = {name: self.state[name].copy() for name in (SEED, STEP) if name in self.state}
             try:
                 if SEED in old:
@@ -224,37 +225,26 @@ class StepFunction:
         self, role: str, feeds: Mapping[str, Any] | None, named: Mapping[str, Any], fetch: Sequence[str]
     ) -> dict[str, Array]:
         given = named if feeds is None else _joined(feeds, named)
-        if fetch is _NOTHING and type(given) is dict:
-            return self._again(role, given)
+        found = self._recent.get(role)
+        if found is not None and fetch is _NOTHING and type(given) is dict:
+            outputs = found.attempt(given)  # what ran last, if these are its inputs again
+            if outputs is not None:
+                return outputs
         return self._anew(role, given, _names(fetch))
-
-    def _again(self, role: str, given: dict[str, Any]) -> dict[str, Array]:
-        """Run what ran last, if these are its inputs again."""
-        with self._lock:
-            found = self._recent.get(role)
-            if found is not None and not self._running:
-                self._running = True
-                try:
-                    outputs = found.attempt(given)
-                finally:
-                    self._running = False
-                if outputs is not None:
-                    return outputs
-        return self._anew(role, given, ())
 
     def _anew(self, role: str, given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Array]:
         arrays = self._arrays(role, given)  # without the lock: converting may run code of the caller's
-        with self._lock:
+        with self._turn.lock:
             return self._now(self._executable(role, arrays, names), arrays)
 
     def _now(self, found: Executable, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        if self._running:  # the lock is ours already: we are in a signal handler, say
+        if self._turn.running:  # the lock is ours already: we are in a signal handler, say
             raise OnnxcError("a step cannot be called from within its own call")
-        self._running = True
+        self._turn.running = True
         try:
             return found.run(arrays)
         finally:
-            self._running = False
+            self._turn.running = False
 
     def _arrays(self, role: str, given: Mapping[str, Any]) -> dict[str, Array]:
         types = self._backend.inputs(role)
@@ -291,9 +281,8 @@ class StepFunction:
             self._recent.clear()
             self._arena = Block(0)  # free the old one first
             self._arena = Block(code.layout.arena_bytes, "the step's arena")
-        return Executable(
-            code.layout, code.address, code.const, self._block, self._backend.pool, code.keep, self._arena
-        )
+        pool, arena = self._backend.pool, self._arena
+        return Executable(code.layout, code.address, code.const, self._block, pool, code.keep, arena, self._turn)
 
     def _key(self, role: str, arrays: Mapping[str, Array], fetch: tuple[str, ...]) -> tuple[Any, ...]:
         """What decides which executable runs: shapes, and values of static inputs."""
@@ -303,12 +292,12 @@ class StepFunction:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all state to a safetensors file, bit exact, whole or not at all."""
-        with self._lock:
+        with self._turn.lock:
             save_state(path, self.state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read state that `save` wrote. StateError: a foreign file; says what is missing, extra or different."""
-        with self._lock:
+        with self._turn.lock:
             load_state(path, self.state)
 
     def averaged(self) -> dict[str, Array]:
@@ -327,7 +316,7 @@ class StepFunction:
         BatchNormalization, are as they are. StateError: the model keeps no averages.
         """
         averages = self.averaged() if averaged else {}
-        with self._lock:
+        with self._turn.lock:
             self._backend.export(path, {**self.state, **averages})
 
     @property

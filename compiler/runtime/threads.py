@@ -23,7 +23,7 @@ PATIENCE = 100_000
 Step = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 """`step(table, thread, threads)`."""
 
-# Without argument types: ctypes takes objects of its own as they are.
+# Without argument types: ctypes takes what its own `from_param` gives as it is.
 _Free, _Holding = ctypes.CFUNCTYPE(None), ctypes.PYFUNCTYPE(None)  # others run meanwhile, or wait
 
 _Worker = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -31,12 +31,12 @@ _Run = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 def alone(step: int, table: int, brief: bool) -> Callable[[], None]:
-    """What calls `step(table, 0, 1)`: ctypes converts the arguments here, which takes longer than a call.
+    """What calls `step(table, 0, 1)`: ctypes converts the arguments here, which takes longer than the calls.
 
     brief: keep the interpreter's lock meanwhile.
     """
     kind = _Holding if brief else _Free
-    return partial(kind(step), ctypes.c_int64(table), ctypes.c_int64(0), ctypes.c_int64(1))
+    return partial(kind(step), *map(ctypes.c_int64.from_param, (table, 0, 1)))
 
 
 @dataclass(frozen=True)
