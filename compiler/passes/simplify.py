@@ -82,6 +82,25 @@ def _whole(b: Builder, node: Node, inputs: Sequence[str]) -> str | None:
     return inputs[0] if same else None
 
 
+def _gathered_run(b: Builder, node: Node, inputs: Sequence[str]) -> str | None:
+    """Gather of neighbours, in order, is a Slice: `qkv[0]`, or the first positions of a table."""
+    x, indices = inputs[0], constant(b, inputs[1])
+    shape = b.shape(x)
+    axis = node.attr("axis", 0) % len(shape)
+    if indices is None or not indices.size:
+        return None
+    run = indices.reshape(-1).astype(np.int64)
+    run = np.where(run < 0, run + shape[axis], run)
+    first, end = int(run[0]), int(run[-1]) + 1
+    if first < 0 or end > shape[axis] or not np.array_equal(run, np.arange(first, end)):
+        return None
+    part = b.op("Slice", x, b.ints([first]), b.ints([end]), b.ints([axis])) if end - first < shape[axis] else x
+    result = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
+    return (
+        part if result == b.shape(part) else b.op("Reshape", part, b.ints(result), allowzero=int(0 in result) or None)
+    )
+
+
 def _one_part(b: Builder, node: Node, inputs: Sequence[str]) -> str | None:
     return inputs[0] if len(node.outputs) == 1 else None
 
@@ -104,6 +123,7 @@ _RULES: dict[str, Rule] = {
     "Pad": _no_pads,
     "Tile": _no_repeats,
     "Slice": _whole,
+    "Gather": _gathered_run,
     "Clip": _no_limits,
     **dict.fromkeys(_VARIADIC, _one_operand),
     **dict.fromkeys(("Cast", "CastLike", "Expand"), _same_type),

@@ -12,6 +12,7 @@ from compiler.ir.graph import Node, Origin
 from compiler.ir.infer import NotStatic
 from compiler.ir.proto import schema
 from compiler.passes.gradients.nature import INERT_INPUTS, ZERO
+from compiler.passes.gradients.parts import Sums
 from compiler.passes.gradients.rule import RULES, Call, NoRule, operands
 from compiler.passes.gradients.value import Value
 
@@ -62,10 +63,11 @@ class Differentiator:
         """What `gradients` gives, for several y, each with a function that gives the gradient that arrives at it."""
         path = self._path([y for y, _ in seeds], xs, cut)
         adjoints: dict[str, Value] = {}
+        sums = Sums()
         for y, seed in seeds:
             if (at := path.resolve(y)) in path.active:
                 arriving = Value(self.b, seed())
-                adjoints[at] = adjoints[at] + arriving if at in adjoints else arriving
+                adjoints[at] = sums.add(adjoints[at], arriving) if at in adjoints else arriving
         origin = self.b.origin
         for node in reversed(path.nodes):
             arrived = [adjoints.get(v) if v not in cut else None for v in node.outputs]
@@ -78,7 +80,7 @@ class Differentiator:
             for i, contribution in self._apply(node, arrived, path.wanted(node), path):
                 x = path.resolve(operands(node)[i])
                 fitted = contribution.fit(self.b.shape(x))
-                adjoints[x] = adjoints[x] + fitted if x in adjoints else fitted
+                adjoints[x] = sums.add(adjoints[x], fitted) if x in adjoints else fitted
         self.b.origin = origin
         return {x: adjoints[path.resolve(x)].name for x in xs if path.resolve(x) in adjoints}
 
