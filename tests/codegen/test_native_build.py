@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -196,6 +197,7 @@ def test_workers_start_ahead_where_nothing_is_compiled_yet(directory: Path, monk
     monkeypatch.setattr(workers._Worker, "start", lambda target: started.append(start(target)) or started[-1])
     with workers.ahead():
         assert len(started) == 1
+        select.select([started[0].process.stdout], [], [], 60)  # else this process may be done before it has begun
         compile_objects([make_add(c) for c in range(90, 106)])
     assert len(started) == 1  # it is the one that compiles
     assert started[0].ready

@@ -15,6 +15,7 @@ from numba.core.codegen import AOTCodeLibrary, AOTCPUCodegen
 from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 
+from compiler.codegen.native import short
 from compiler.codegen.native.primitive import Remembered
 
 _NUMBERS: tuple[type, ...] = (types.Number, types.Boolean, types.NumberClass)
@@ -43,6 +44,19 @@ class _Target(CPUContext):
         for registry in tuple(self._registries):
             self.install_registry(registry)
 
+    def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        """What emits a call: ours, if it is shorter."""
+        key = fn.get_impl_key(sig.as_function()) if isinstance(fn, types.Callable) else fn
+        return short.implementation(key, sig) or super().get_function(fn, sig, _firstcall)
+
+    def pair_first(self, builder: Any, val: Any, ty: Any) -> Any:
+        """Not by way of memory."""
+        return short.part(builder, val, 0)
+
+    def pair_second(self, builder: Any, val: Any, ty: Any) -> Any:
+        """Not by way of memory."""
+        return short.part(builder, val, 1)
+
     def post_lowering(self, module: Any, library: Any) -> None:
         """No runtime is linked in: it counts references."""
         if self.fastmath:
@@ -60,7 +74,9 @@ def contexts() -> tuple[Any, Any]:
             return resolve(value)
         if value not in known:
             found = resolve(value)
-            known[value] = Remembered(found.templates, _NUMBERS) if type(found) is types.Function else found
+            if type(found) is types.Function:
+                found = Remembered((*short.TEMPLATES.get(value, ()), *found.templates), _NUMBERS)
+            known[value] = found
         return known[value]
 
     typing.resolve_value_type = value_type

@@ -34,6 +34,7 @@ _PARTS = (
     "kernel",
     "contexts",
     "passes",
+    "short",
     "lower",
     "optimize",
     "dispatch",

@@ -337,11 +337,15 @@ def transpose_block(size: int, target: Target | None = None) -> int:
 
 
 def keep_rolled(module: Any, branch: Any) -> None:
-    """Forbid LLVM to unroll the loop that a branch closes: the accumulators of two turns do not fit the registers."""
+    """Forbid LLVM to unroll the loop that a branch closes: the accumulators of two turns do not fit the registers.
+
+    It begins at a cache line: where it lies by chance made 4 % of a convolution's time.
+    """
     disable = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     name = ir.MetaDataString(module, f"loop {len(module.metadata)}")
-    loop = module.add_metadata([name, disable])
-    loop.operands = (loop, disable)  # a loop's name is a node that begins with itself
+    align = module.add_metadata([ir.MetaDataString(module, "llvm.loop.align"), I32(64)])
+    loop = module.add_metadata([name, disable, align])
+    loop.operands = (loop, disable, align)  # a loop's name is a node that begins with itself
     branch.set_metadata("llvm.loop", loop)
 
 
