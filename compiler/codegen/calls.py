@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -139,6 +140,21 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
+class Joint:
+    """Elementwise work that the kernel of a node does on its way: see `join`.
+
+    The kernel's argument for the node's first result, or first operand, is then the address of `memory`. Where it would
+    write element `at + i` of the result it calls `first(value, memory, at, i, channel)`. Where it would read `count`
+    elements of the operand it calls `first(memory, at, count, channel)`, the second time `again`, which gives their
+    address. channel: of the element; of the first element at hand, if there are no spatial axes.
+    """
+
+    memory: Listing
+    first: Any
+    again: Any
+
+
+@dataclass(frozen=True)
 class Site:
     """A node to lower, with the types of its operands and what is known of them."""
 
@@ -150,6 +166,9 @@ class Site:
 
     given_strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Of inputs that are no dense tensors; only ops in `strides.FOLLOWING` get any."""
+
+    joint: Joint | None = None
+    """Only ops in `join.BEHIND` and `join.BEFORE` get one."""
 
     def strides(self, i: int) -> tuple[int, ...]:
         """Elements from index to index of each axis of the i-th input."""

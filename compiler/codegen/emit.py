@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import linecache
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from compiler.codegen.native import Kernel, barrier, i64, u8
+from compiler.codegen.native import Inline, Kernel, barrier, i64, u8
 from compiler.codegen.native.dispatch import Entry
 from compiler.codegen.native.sequence import Sequence
 from compiler.codegen.plan import BARRIER_WORD, STATUS_WORD, Plan
@@ -40,8 +41,10 @@ def emit(plan: Plan) -> Emitted:
     """Write the step of a plan."""
     names = _entries(plan)
     namespace = {name: entry for entry, name in names.items()} | {"barrier": barrier, "i64": i64, "u8": u8}
-    texts = [HEADER.format(name=plan.graph.name), _imported(names)]
-    texts += [_generated(entry.kernel, name) for entry, name in names.items() if _source(entry.kernel)]
+    parts_of = _parts(names)
+    texts = [HEADER.format(name=plan.graph.name), _imported(names, parts_of)]
+    texts += [_generated(part.function, name) for part, name in parts_of.items()]
+    texts += [_generated(e.kernel.function, name) for e, name in names.items() if _source(e.kernel.function)]
     main = ["def step(table, thread, threads):", "    T = i64(table, 0)"]
     parts = 0
     for piece in _pieces(plan.statements):
@@ -121,31 +124,50 @@ def _filler(lines: list[str], indent: str) -> list[str]:
     return [f"{indent}pass"] if statement.endswith(":") else []
 
 
-def _source(kernel: Kernel) -> str:
-    """The text of a kernel that onnxc wrote for this graph; "" if it was written by hand."""
-    filename = kernel.function.__code__.co_filename
+def _source(function: Callable[..., Any]) -> str:
+    """The text of a function that onnxc wrote for this graph; "" if it was written by hand."""
+    filename = function.__code__.co_filename
     return "".join(linecache.getlines(filename)) if filename.startswith("<kernel ") else ""
 
 
-def _generated(kernel: Kernel, name: str) -> str:
-    """The text of a kernel under the name that it is called by, below the numbers that it reads."""
-    text = _source(kernel).strip("\n").replace(f"def {kernel.name}(", f"def {name}(", 1)
-    scope = kernel.function.__globals__
-    numbers = [f"{n} = {scope[n]}" for n in kernel.function.__code__.co_names if _is_number(scope.get(n))]
+def _generated(function: Callable[..., Any], name: str) -> str:
+    """The text of such a function under the name that it is called by, below the numbers that it reads."""
+    text = _source(function).strip("\n").replace(f"def {function.__name__}(", f"def {name}(", 1)
+    scope = function.__globals__
+    numbers = [f"{n} = {scope[n]}" for n in function.__code__.co_names if _is_number(scope.get(n))]
     comment = textwrap.fill(", ".join(numbers), 118, initial_indent="# ", subsequent_indent="#   ")
     return f"{comment}\n{text}\n".lstrip("\n")
 
 
-def _imported(names: Mapping[Entry, str]) -> str:
+def _made_for(kernel: Kernel) -> dict[str, Any]:
+    """What a kernel knows from the function that made it."""
+    function = kernel.function
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {n: cell.cell_contents for n, cell in cells}
+
+
+def _parts(names: Mapping[Entry, str]) -> dict[Inline[..., Any], str]:
+    """The functions written for this graph that kernels of onnxc call -> their names in the text."""
+    taken: dict[str, int] = {}
+    found: dict[Inline[..., Any], str] = {}
+    for entry in names:
+        for part in _made_for(entry.kernel).values():
+            if isinstance(part, Inline) and part not in found and _source(part.function):
+                name = part.function.__name__
+                n = taken[name] = taken.get(name, 0) + 1
+                found[part] = f"{name}_{n}" if n > 1 else name
+    return found
+
+
+def _imported(names: Mapping[Entry, str], parts: Mapping[Inline[..., Any], str]) -> str:
     """A comment with what was written by hand: the kernel, the function that makes it, and what this was made for."""
     lines = []
     for entry, name in names.items():
         kernel = entry.kernel
-        if not _source(kernel):
-            function = kernel.function
-            cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-            values = {n: cell.cell_contents for n, cell in cells}
-            made = ", ".join(f"{n}={v}" for n, v in values.items() if _is_number(v) or isinstance(v, str))
+        if not _source(kernel.function):
+            values = _made_for(kernel).items()
+            shown = {n: parts[v] if isinstance(v, Inline) and v in parts else v for n, v in values}
+            made = ", ".join(f"{n}={v}" for n, v in shown.items() if _is_number(v) or isinstance(v, str))
             home = f"{kernel.__module__}.{kernel.__qualname__.partition('.')[0]}"
             lines.append(f"# {name}({', '.join(kernel.parameters)})\n#     of {home}" + (f", {made}" if made else ""))
     return "\n".join(["# Kernels from onnxc:", *lines]) + "\n" if lines else ""

@@ -14,8 +14,9 @@ import numpy as np
 from compiler.codegen import native
 from compiler.codegen.calls import Arg, Call, In, Out, contiguous
 from compiler.codegen.elementwise import ELEMENTWISE, Formula, encoding, is_elementwise, wrap
-from compiler.codegen.native import ITEMSIZE, Kernel, convert, inline, pointer
+from compiler.codegen.native import ITEMSIZE, Inline, Kernel, convert, inline, pointer
 from compiler.codegen.native.convert import sticky
+from compiler.codegen.native.inline import function_from
 from compiler.codegen.native.math import (
     erf,
     exp,
@@ -192,7 +193,7 @@ def fused_call(
     loop = collapse(group.shape, given)
     pitched = tuple(v in strides for v in operands)
     text, constants = _source(group, types, consts, loop, operands, inplace, pitched)
-    kernel = kernel_from(_name(group.nodes), text, constants)
+    kernel = kernel_from(name_of(group.nodes), text, constants)
     flat = len(loop.extents) == 1
     rows = loop.extents[0] if flat else prod(loop.extents[:-1])
     inner = () if flat else loop.extents[1:]
@@ -202,14 +203,34 @@ def fused_call(
 
 def kernel_from(name: str, text: str, constants: Mapping[str, Any]) -> Kernel:
     """The kernel of a generated text, the same one for the same text and constants."""
-    return _kernel(name, text, tuple((k, v.dtype.str, v.tobytes()) for k, v in constants.items()))
+    return _kernel(name, text, _hashable(constants))
+
+
+def inline_from(name: str, text: str, constants: Mapping[str, Any]) -> Inline[..., Any]:
+    """The function for kernels of a generated text, the same one for the same text and constants."""
+    return _inline(name, text, _hashable(constants))
+
+
+_Constants = tuple[tuple[str, str, bytes], ...]
+
+
+def _hashable(constants: Mapping[str, Any]) -> _Constants:
+    return tuple((k, v.dtype.str, v.tobytes()) for k, v in constants.items())
+
+
+def _names(constants: _Constants) -> dict[str, Any]:
+    return {**_NAMESPACE, **{k: np.frombuffer(data, dtype)[0] for k, dtype, data in constants}}
 
 
 @lru_cache(maxsize=4096)
-def _kernel(name: str, text: str, constants: tuple[tuple[str, str, bytes], ...]) -> Kernel:
+def _kernel(name: str, text: str, constants: _Constants) -> Kernel:
     """One kernel per source: nodes, steps and models that compute the same share it."""
-    values = {k: np.frombuffer(data, dtype)[0] for k, dtype, data in constants}
-    return Kernel.from_source(name, text, {**_NAMESPACE, **values})
+    return Kernel.from_source(name, text, _names(constants))
+
+
+@lru_cache(maxsize=4096)
+def _inline(name: str, text: str, constants: _Constants) -> Inline[..., Any]:
+    return inline(function_from(name, text, _names(constants)))
 
 
 @inline
@@ -251,11 +272,11 @@ _NAMESPACE: dict[str, Any] = {
 """What formulas may call. sqrt and floor are instructions, what is NumPy's (of float64, everything) is libm's."""
 
 
-def _name(nodes: Sequence[Node]) -> str:
+def name_of(nodes: Sequence[Node], what: str = "loop") -> str:
     """A readable name of at most 40 characters, the same for the same ops."""
     ops = [n.op_type.lower() for n in nodes]
-    shown = "loop_" + "_".join(ops)
-    return shown if len(shown) <= 40 else "loop_" + f"{'_'.join(ops[:3])[:30]}_and_{len(ops) - 3}"
+    shown = f"{what}_{'_'.join(ops)}"
+    return shown if len(shown) <= 40 else f"{what}_{'_'.join(ops[:3])[:30]}_and_{len(ops) - 3}"
 
 
 def _source(
@@ -273,7 +294,7 @@ def _source(
     of = dict(zip(operands, names, strict=True))
     pitches = [f"{x}s{k}" for x, p in zip(names, pitched, strict=True) if p for k in range(depth - 1)]
     parameters = ["lo", "hi", *(f"n{k}" for k in range(1, depth)), *pitches, *names]
-    head = [f"def {_name(group.nodes)}({', '.join(parameters)}):"]
+    head = [f"def {name_of(group.nodes)}({', '.join(parameters)}):"]
     outer, row, inner = [], [], []
     buffers = _buffers([k >= len(group.inputs) or v in inplace.values() for k, v in enumerate(operands)])
     for i, v in enumerate(operands):
@@ -296,7 +317,9 @@ def _source(
         x = of[inplace.get(v, v)]
         steps = loop.strides[operands.index(inplace.get(v, v))]
         inner.append(
-            f"{x}p[j] = {_local(group, v)}" if any(steps) else f"p_{types[v].dtype}({x}, 0)[0] = {_local(group, v)}"
+            f"{x}p[j] = {local_name(group, v)}"
+            if any(steps)
+            else f"p_{types[v].dtype}({x}, 0)[0] = {local_name(group, v)}"
         )
     if depth == 1:
         lines = [*outer, "for j in range(hi - lo):", *(f"    {line}" for line in inner)]
@@ -335,7 +358,8 @@ def _pitched(x: str, runs: tuple[bool, ...]) -> str:
     return " + ".join(f"i{k} * {x}s{k}" for k in range(len(runs) - 1) if runs[k]) or "0"
 
 
-def _local(group: Group, value: str) -> str:
+def local_name(group: Group, value: str) -> str:
+    """The variable that `formulas` gives a result of a group."""
     return f"t{next(i for i, n in enumerate(group.nodes) if n.outputs[0] == value)}"
 
 

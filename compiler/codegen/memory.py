@@ -237,7 +237,7 @@ class _Placement:
             return False
         if self.last.get(state, -1) < at:
             return True
-        if u.group is None or not self._takes_over(u, v, state):  # this unit reads the old value while it writes
+        if not self._takes_over(u, v, state):  # this unit reads the old value while it writes
             return False
         self.m.inplace.setdefault(id(u), {})[v] = next(r for r in u.reads if self.s.root(r) == state)
         return True
@@ -247,17 +247,15 @@ class _Placement:
         last = max((p for p in self.read.get(carried, ()) if p <= end), default=-1)
         if last != at:
             return last < at
-        if u.group is None or not self._takes_over(u, v, carried):
+        if not self._takes_over(u, v, carried):
             return False
         self.m.inplace.setdefault(id(u), {})[v] = next(r for r in u.reads if self.s.root(r) == carried)
         return True
 
     def _donor(self, u: Unit, at: int, v: str) -> str | None:
         """An input of a fused loop whose memory its output can take over."""
-        if u.group is None:
-            return None
         taken = self.m.inplace.get(id(u), {}).values()
-        for r in u.reads:
+        for r in u.over(v):
             root = self.s.root(r)
             if root in self.owned and r not in taken and self.last[root] == at and self._takes_over(u, v, root):
                 return r
@@ -266,7 +264,7 @@ class _Placement:
     def _takes_over(self, u: Unit, v: str, root: str) -> bool:
         """Whether a loop may write `v` where it reads `root`: each element from its own place, through one pointer."""
         same = [r for r in u.reads if self.s.root(r) == root]
-        if len(same) != 1 or not self.s.is_whole(same[0]):
+        if len(same) != 1 or same[0] not in u.over(v) or not self.s.is_whole(same[0]):
             return False
         a, b = self.s.types[same[0]], self.s.types[v]
         return a.dtype == b.dtype and a.shape == b.shape

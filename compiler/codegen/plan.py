@@ -12,6 +12,7 @@ import numpy as np
 from compiler.codegen.brief import is_brief
 from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, Out, Peek, Scratch, Status, Temp, Words
 from compiler.codegen.fuse import fused_call
+from compiler.codegen.join import joined_calls
 from compiler.codegen.kernels.strided import copy_call
 from compiler.codegen.memory import Memory, Place, place
 from compiler.codegen.native.threads import BARRIER_BYTES
@@ -173,7 +174,9 @@ class _Planner:
             self._cycle(u.cycle)
             return
         calls = u.calls
-        if u.group is not None:
+        if u.join is not None:
+            calls = joined_calls(u, self.s, self.memory.inplace.get(id(u), {}))
+        elif u.group is not None:
             strides = {v: self.s.strided[v].strides for v in u.group.inputs if v in self.s.strided}
             calls = [fused_call(u.group, self.s.types, self.s.consts, self.memory.inplace.get(id(u), {}), strides)]
         if u.step is not None:

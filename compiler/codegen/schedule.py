@@ -9,6 +9,7 @@ from math import prod
 
 from compiler.codegen.calls import LOWERINGS, In, Out, Site
 from compiler.codegen.fuse import group_elementwise
+from compiler.codegen.join import join
 from compiler.codegen.kernels.loop import counting_calls, slice_call
 from compiler.codegen.kernels.strided import copy_call
 from compiler.codegen.prepare import prepare
@@ -65,7 +66,7 @@ def _units(graph: Graph, s: Schedule, keep: set[str], fixed: Collection[str] = (
             problems.append(Problem(f"operator {node.op}({types}) is not supported", where(node), remedy))
     if problems:
         raise UnsupportedError(problems)
-    return _order(units, s)
+    return _order(join(units, s, keep), s)
 
 
 def _node_units(node: Node, s: Schedule, fixed: Collection[str]) -> list[Unit]:

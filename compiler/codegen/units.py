@@ -14,11 +14,21 @@ VIEWS = frozenset({"BitCast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsq
 """Ops whose output is the memory of their first input."""
 
 
+@dataclass(frozen=True)
+class Join:
+    """Of a unit whose group a node's kernel computes: the value between the two, and whether that has memory."""
+
+    node: Node
+    value: str
+    stored: bool
+
+
 @dataclass(eq=False)
 class Unit:
     """What runs as one piece: a fused loop, an optimizer step, the calls of one node, or a node with bodies.
 
-    group, step: their calls are made when it is known which results take over the memory of an operand.
+    group, step: their calls are made when it is known which results take over the memory of an operand. join: so are
+    those of a node with a group; until then its calls are as if there were no such results.
     held: of the values it reads, those that units of its bodies may read at any time, until it ends.
     """
 
@@ -31,6 +41,16 @@ class Unit:
     branches: tuple[list[Unit], list[Unit]] | None = None
     cycle: Cycle | None = None
     held: list[str] = field(default_factory=list)
+    join: Join | None = None
+
+    def over(self, v: str) -> list[str]:
+        """The operands in whose memory it may write `v`: it reads each of their elements once, just before."""
+        if self.group is None or self.join is None:
+            return self.reads if self.group else []
+        node, value = self.join.node, self.join.value
+        if v in node.outputs[1:]:
+            return []
+        return [r for r in self.group.inputs if r != value and r not in node.inputs]
 
     @property
     def inner(self) -> tuple[list[Unit], ...]:

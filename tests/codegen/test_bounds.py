@@ -162,7 +162,7 @@ def vector_operations(kernel):
 
 
 VECTORS = [
-    (lambda t: strided.make_rows({"f32": 4, "f64": 8}[t]), {"store"}),
+    (lambda t: strided.make_rows({"f32": 4, "f64": 8}[t]), {"shufflevector", "store"}),
     (lambda t: strided.make_strips({"f32": 4, "f64": 8}[t]), {"shufflevector", "store"}),
     (lambda t: make_reduce("Sum", t, t, False), {"fadd"}),
     (lambda t: make_reduce("Sum", t, t, True), {"fadd"}),
@@ -176,10 +176,10 @@ VECTORS = [
     (lambda t: pool_grad.make_max_grad_pairs(t), {"select", "fcmp"}),
     (lambda t: pool_grad.make_average_grad(t), {"fadd", "fdiv"}),
     (lambda t: pool_grad.make_average_grad_pairs(t), {"fmul", "store"}),
-    (lambda t: batch_norm.make_planes(t), {"fadd", "fsub", "fmul"}),
-    (lambda t: batch_norm.make_columns(t), {"fadd", "fsub", "fmul"}),
-    (lambda t: batch_norm.make_planes_grad(t), {"fadd", "fsub", "fmul"}),
-    (lambda t: batch_norm.make_columns_grad(t), {"fadd", "fsub", "fmul"}),
+    (lambda t: batch_norm.make_planes(t, batch_norm.make_store(t)), {"fadd", "fsub", "fmul"}),
+    (lambda t: batch_norm.make_columns(t, batch_norm.make_store(t)), {"fadd", "fsub", "fmul"}),
+    (lambda t: batch_norm.make_planes_grad(t, *[batch_norm.make_load(t)] * 2), {"fadd", "fsub", "fmul"}),
+    (lambda t: batch_norm.make_columns_grad(t, *[batch_norm.make_load(t)] * 2), {"fadd", "fsub", "fmul"}),
     (lambda t: layer_norm.make_layer_norm(t, t), {"fadd", "fsub", "fmul"}),
     (lambda t: layer_norm.make_input_grad(t), {"fadd", "fsub", "fmul"}),
     (lambda t: layer_norm.make_scale_grad(t), {"fadd", "fsub", "fmul"}),

@@ -10,7 +10,7 @@ from compiler.codegen.calls import In, Out
 from compiler.codegen.kernels.strided import copy_call
 from compiler.codegen.native import native
 from compiler.ir.evaluate import evaluate
-from tests.codegen.runner import make_node, run_node
+from tests.codegen.runner import make_node, run_node, run_op
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int8, np.int16, np.int32, np.int64]
 DTYPES += [np.uint8, np.uint16, np.uint32, np.uint64, np.bool_]
@@ -38,6 +38,15 @@ def check(op, *inputs, outputs=1, constants=(), **attrs):
         assert g.shape == w.shape
         assert g.tobytes() == np.ascontiguousarray(w).tobytes()
     return got
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
+def test_every_second_element(dtype):
+    for n in (1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 70):
+        for odd in (0, 1):
+            x = np.arange(6 * (2 * n - odd)).reshape(6, 2 * n - odd).astype(dtype)
+            (got,) = run_op("Slice", x, ints(0, 0), ints(6, 1000), ints(0, 1), ints(2, 2), constants=(1, 2, 3, 4))
+            np.testing.assert_array_equal(got, x[::2, ::2])
 
 
 @pytest.mark.sweep(1)

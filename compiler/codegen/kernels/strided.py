@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from compiler.codegen.calls import Call, Data, In, Out, Temp, Words
 from compiler.codegen.native import Kernel, i64, kernel, make_tile, make_transpose, pointer, transpose_block, u8
+from compiler.codegen.native.picks import PICKED, make_every_other
 
 MAX_RANK = 16
 """Axes of a box after merging; ONNX has no limit, but no model comes near."""
@@ -139,6 +140,7 @@ def make_rows(size: int) -> Kernel:
     """
     ptr = pointer(BITS[size])
     tile = make_tile(MAX_RANK, "i64")
+    block, pick = PICKED // size, make_every_other(size)
 
     @kernel
     def copy_rows(lo: int, hi: int, src: int, dst: int, meta: int) -> None:
@@ -168,11 +170,12 @@ def make_rows(size: int) -> Kernel:
                     value, q = ptr(s + r * srow, 0)[0], ptr(d + r * drow, 1)
                     for i in range(n):
                         q[i] = value
-            elif ss == 2 and ds == 1:  # the strides that vectors are shuffled for
+            elif ss == 2 and ds == 1 and n >= block:
                 for r in range(run):
-                    p, q = ptr(s + r * srow, 0), ptr(d + r * drow, 1)
-                    for i in range(n):
-                        q[i] = p[2 * i]
+                    p, q = s + r * srow, d + r * drow
+                    for i in range(0, n - block, block):
+                        pick(p + 2 * size * i, q + size * i)
+                    pick(p + 2 * size * (n - block), q + size * (n - block))
             else:
                 for r in range(run):
                     p, q = ptr(s + r * srow, 0), ptr(d + r * drow, 1)

@@ -1,8 +1,10 @@
 """Functions that are compiled into the kernels which use them."""
 
 import functools
+import hashlib
 import inspect
-from collections.abc import Callable
+import linecache
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from numba import types
@@ -14,6 +16,18 @@ from compiler.codegen.native.primitive import by_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def function_from(name: str, text: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function that `text` (Python source) defines under `name`, with `namespace` as its globals."""
+    filename = f"<kernel {name} {hashlib.sha256(text.encode()).hexdigest()[:8]}>"
+    scope = {**namespace, "__name__": "compiler.codegen.native.source"}
+    exec(compile(text, filename, "exec", dont_inherit=True), scope)
+    function = scope.get(name)
+    if not inspect.isfunction(function):
+        raise ValueError(f"source of kernel {name} defines no function {name}")
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)  # for tracebacks
+    return function
 
 
 class Inline(Generic[P, R]):

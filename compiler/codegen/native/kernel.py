@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import linecache
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, overload
@@ -11,6 +10,7 @@ from numba import types
 from numba.core.typing.typeof import typeof_impl
 
 from compiler.codegen.native import identity, lower, modes
+from compiler.codegen.native.inline import function_from
 from compiler.codegen.native.primitive import by_name
 
 
@@ -40,13 +40,7 @@ class Kernel:
     @classmethod
     def from_source(cls, name: str, text: str, namespace: Mapping[str, Any], *, reassoc: bool = False) -> "Kernel":
         """The kernel that `text` (Python source) defines under `name`, with `namespace` as its globals."""
-        filename = f"<kernel {name} {hashlib.sha256(text.encode()).hexdigest()[:8]}>"
-        scope = {**namespace, "__name__": "compiler.codegen.native.source"}
-        exec(compile(text, filename, "exec", dont_inherit=True), scope)
-        if not inspect.isfunction(scope.get(name)):
-            raise ValueError(f"source of kernel {name} defines no function {name}")
-        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)  # for tracebacks
-        return cls(scope[name], reassoc=reassoc)
+        return cls(function_from(name, text, namespace), reassoc=reassoc)
 
     @property
     def calls(self) -> "tuple[Kernel, ...]":
