@@ -87,7 +87,7 @@ def _gathered_run(b: Builder, node: Node, inputs: Sequence[str]) -> str | None:
     x, indices = inputs[0], constant(b, inputs[1])
     shape = b.shape(x)
     axis = node.attr("axis", 0) % len(shape)
-    if indices is None or not indices.size:
+    if indices is None or not indices.size or constant(b, x) is not None:  # of a constant, it is evaluated
         return None
     run = indices.reshape(-1).astype(np.int64)
     run = np.where(run < 0, run + shape[axis], run)

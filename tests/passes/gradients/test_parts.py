@@ -77,3 +77,11 @@ def test_gather_of_neighbours_is_a_slice(indices: Array, axis: int, ops: list[st
     assert [n.op for n in folded.nodes] == ops
     given = np.random.default_rng(0).normal(size=X.shape)
     np.testing.assert_array_equal(run(folded, {"x": given})["y"], np.take(given, indices, axis))
+
+
+def test_gather_of_a_constant_is_a_constant() -> None:
+    b = Builder("gather")
+    b.output("y", b.op("Gather", b.const(np.arange(4.0)), b.ints([1, 2])))
+    folded = fold_constants(b.build())
+    assert not folded.nodes
+    np.testing.assert_array_equal(run(folded, {})["y"], [1, 2])
