@@ -95,10 +95,7 @@ def _gathered_run(b: Builder, node: Node, inputs: Sequence[str]) -> str | None:
     if first < 0 or end > shape[axis] or not np.array_equal(run, np.arange(first, end)):
         return None
     part = b.op("Slice", x, b.ints([first]), b.ints([end]), b.ints([axis])) if end - first < shape[axis] else x
-    result = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
-    return (
-        part if result == b.shape(part) else b.op("Reshape", part, b.ints(result), allowzero=int(0 in result) or None)
-    )
+    return _reshaped(b, part, (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
 
 
 def _one_part(b: Builder, node: Node, inputs: Sequence[str]) -> str | None:
@@ -148,12 +145,15 @@ def _composed(b: Builder, node: Node, inputs: Sequence[str], points: frozenset[s
         return None
     if before is not None and before.op in RESHAPES:
         x = source
-    if result == b.type(x):
+    return None if x == inputs[0] and result != b.type(x) else _reshaped(b, x, result.shape, node.outputs[0])
+
+
+def _reshaped(b: Builder, x: str, shape: tuple[int, ...], name: str = "") -> str:
+    """X in another shape of as many elements; itself if it has it."""
+    if shape == b.shape(x):
         return x
-    if x == inputs[0]:
-        return None
     # allowzero: the shape is exact, a 0 in it means 0
-    return b.op("Reshape", x, b.ints(result.shape), name=node.outputs[0], allowzero=int(0 in result.shape) or None)
+    return b.op("Reshape", x, b.ints(shape), name=name, allowzero=int(0 in shape) or None)
 
 
 def _order(b: Builder, node: Node, x: str) -> tuple[int, ...]:

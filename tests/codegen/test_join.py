@@ -18,6 +18,7 @@ from tests.codegen.graphs import Running
 from tests.codegen.test_bounds import vector_operations
 from tests.codegen.test_graphs import check, f32
 
+Make = Callable[..., Graph]
 SHAPES = [(3, 5, 7, 6), (2, 3, 40, 30), (6, 70)]
 
 
@@ -94,18 +95,6 @@ TAILS: dict[str, Callable[[Builder, str, str], str]] = {
 }
 
 
-BEHIND = [(name, SHAPES[0]) for name in TAILS] + [(n, s) for n in ("residual", "per channel") for s in SHAPES[1:]]
-
-
-@pytest.mark.parametrize(("name", "shape"), BEHIND)
-def test_work_behind(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = forward(shape, TAILS[name])
-    assert not [k for k in kernels(graph) if k.startswith("loop")]
-    if shape == SHAPES[0]:
-        check(graph, feeds(graph), steps=1)
-    same_bits_as_apart(graph, monkeypatch)
-
-
 def backward(shape: tuple[int, ...], head: Callable[[Builder, str, str], str], dtype: str = "f32") -> Graph:
     """Gradients of a normalization by `head(builder, g, a)`: of a gradient g and a tensor a of its shape.
 
@@ -148,12 +137,18 @@ HEADS: dict[str, Callable[[Builder, str, str], str]] = {
 }
 
 
-BEFORE = [(name, SHAPES[0]) for name in HEADS] + [(n, s) for n in ("sum", "long") for s in SHAPES[1:]]
+CASES: dict[str, tuple[Make, Callable[[Builder, str, str], str], tuple[int, ...]]] = {
+    f"{make.__name__}, {name}, {len(shape)} axes of {shape[-1]}": (make, work[name], shape)
+    for make, work, others in ((forward, TAILS, ("residual", "per channel")), (backward, HEADS, ("sum", "long")))
+    for shape in SHAPES
+    for name in (work if shape == SHAPES[0] else others)
+}
 
 
-@pytest.mark.parametrize(("name", "shape"), BEFORE)
-def test_work_before(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = backward(shape, HEADS[name])
+@pytest.mark.parametrize("case", CASES)
+def test_work_is_joined(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, work, shape = CASES[case]
+    graph = make(shape, work)
     assert not [k for k in kernels(graph) if k.startswith("loop")]
     if shape == SHAPES[0]:
         check(graph, feeds(graph), steps=1)

@@ -47,6 +47,17 @@ def _input_gradient(g: Any, x: Any, m: Any, along: Any, across: Any, factor: Any
     return factor * ((g - along) - (x - m) * across)
 
 
+@inline
+def _end_sums(width: int, count: Any, inv: Any, sum_g: Any, sum_gx: Any, dscale: Any, dbias: Any) -> None:
+    """Of sums over g and g * (x - mean): the gradients of scale and bias, and what the input's gradient takes."""
+    for j in range(width):
+        sum_gx[j] *= inv[j]
+        dscale[j] = sum_gx[j]
+        dbias[j] = sum_g[j]
+        sum_g[j] /= count
+        sum_gx[j] *= inv[j] / count
+
+
 @cache
 def make_store(name: str) -> Inline[..., None]:
     """What a kernel does with an element of y, the result: it writes it to memory."""
@@ -237,12 +248,7 @@ def make_planes_grad(name: str, load: Inline[..., int], again: Inline[..., int])
                         sum_g[j] += part_g
                         sum_gx[j] += part_gx
             ds, db = ptr(dscale + size * c, 6), ptr(dbias + size * c, 7)
-            for j in range(width):
-                sum_gx[j] *= s[j]
-                ds[j] = sum_gx[j]
-                db[j] = sum_g[j]
-                sum_g[j] /= count
-                sum_gx[j] *= s[j] / count
+            _end_sums(width, count, s, sum_g, sum_gx, ds, db)
             for n in range(batch):
                 for j in range(width):
                     start, middle, factor = (n * channels + c + j) * spatial, m[j], w[j] * s[j]
@@ -294,12 +300,7 @@ def make_columns_grad(name: str, load: Inline[..., int], again: Inline[..., int]
                     sum_g[j] += g[j]
                     sum_gx[j] += _centered_product(g[j], x[j], m[j])
             ds, db = ptr(dscale + size * c, 6), ptr(dbias + size * c, 7)
-            for j in range(width):
-                sum_gx[j] *= s[j]
-                ds[j] = sum_gx[j]
-                db[j] = sum_g[j]
-                sum_g[j] /= count
-                sum_gx[j] *= s[j] / count
+            _end_sums(width, count, s, sum_g, sum_gx, ds, db)
             for n in range(batch):
                 at = n * channels + c
                 g = ptr(again(dy, at, width, c), 0)

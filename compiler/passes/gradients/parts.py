@@ -1,4 +1,4 @@
-"""Sums of gradients that are of different parts of a tensor: side by side instead of added up with zeros between."""
+"""Parts of tensors; sums of gradients that are of different parts: side by side, not added up with zeros between."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Sums:
             total = a + b
         else:
             first, *others = (both[s] for s in spans)
-            total = padded_along(
-                first.op("Concat", *others, axis=axis), axis, spans[0][0], a.shape[axis] - spans[-1][1]
-            )
+            begin, end = [0] * a.rank, [0] * a.rank
+            begin[axis], end[axis] = spans[0][0], a.shape[axis] - spans[-1][1]
+            total = padded(first.op("Concat", *others, axis=axis), begin, end)
         self._parts[total.name] = axis, both
         return total
 
@@ -64,10 +64,18 @@ def _padded_part(v: Value) -> tuple[int, Spans]:
     return axis, {(before[axis], v.shape[axis] - after[axis]): Value(v.b, node.inputs[0])}
 
 
-def padded_along(v: Value, axis: int, before: int, after: int) -> Value:
-    """Zeros before and after v along an axis; v itself for none."""
-    if not before and not after:
-        return v
-    pads = [0] * (2 * v.rank)
-    pads[axis], pads[v.rank + axis] = before, after
-    return v.op("Pad", v.ints(pads))
+def sliced(x: Value, starts: list[int], ends: list[int], axes: list[int]) -> Value:
+    """A part of x; x itself if it is all of it."""
+    if all(s == 0 and e == x.shape[a] for s, e, a in zip(starts, ends, axes, strict=True)):
+        return x
+    return x.op("Slice", x.ints(starts), x.ints(ends), x.ints(axes))
+
+
+def padded(x: Value, begin: list[int], end: list[int]) -> Value:
+    """X with zeros around it; negative numbers cut off."""
+    if min((*begin, *end), default=0) < 0:
+        axes = list(range(x.rank))
+        ends = [d + min(e, 0) for d, e in zip(x.shape, end, strict=True)]
+        x = sliced(x, [-min(b, 0) for b in begin], ends, axes)
+    begin, end = [max(b, 0) for b in begin], [max(e, 0) for e in end]
+    return x.op("Pad", x.ints([*begin, *end])) if any(begin) or any(end) else x

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.slices import slice_range
+from compiler.passes.gradients.parts import padded, sliced
 from compiler.passes.gradients.rule import Call, gradient
 from compiler.passes.gradients.value import Value
 
@@ -37,23 +38,6 @@ def tile(r: Call) -> None:
     repeats, shape = r.ints(1) or [], r.x().shape
     split = r.dy.reshape(list(chain(*zip(repeats, shape, strict=True))))
     r.give(0, split.sum(range(0, 2 * len(shape), 2)))
-
-
-def sliced(x: Value, starts: list[int], ends: list[int], axes: list[int]) -> Value:
-    """A part of x; x itself if it is all of it."""
-    if all(s == 0 and e == x.shape[a] for s, e, a in zip(starts, ends, axes, strict=True)):
-        return x
-    return x.op("Slice", x.ints(starts), x.ints(ends), x.ints(axes))
-
-
-def padded(x: Value, begin: list[int], end: list[int]) -> Value:
-    """X with zeros around it; negative numbers cut off."""
-    if min((*begin, *end), default=0) < 0:
-        axes = list(range(x.rank))
-        ends = [d + min(e, 0) for d, e in zip(x.shape, end, strict=True)]
-        x = sliced(x, [-min(b, 0) for b in begin], ends, axes)
-    begin, end = [max(b, 0) for b in begin], [max(e, 0) for e in end]
-    return x.op("Pad", x.ints([*begin, *end])) if any(begin) or any(end) else x
 
 
 @gradient("Concat")
