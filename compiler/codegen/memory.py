@@ -168,8 +168,11 @@ class _Placement:
             self._own(v, 0, self.pieces.take(self._size(v)))
         for at, u in enumerate(self.order):
             temps = self._temps(u, at)
-            for v in u.writes:  # (a slice of what a loop stacks, or the result of a branch, is a view)
-                if v not in self.m.places and v not in self.s.views:
+            for v in u.writes:  # (a slice of what a loop stacks, the result of a branch, or a part is a view)
+                root = self.s.root(v)
+                if root not in self.m.places and v in self.s.views:  # the first part that is written
+                    self._own(root, at, self.pieces.take(self._size(root)))
+                elif root not in self.m.places:
                     self._place_output(u, at, v)
             for temp in temps:
                 self.pieces.give(temp)

@@ -13,9 +13,10 @@ from compiler.codegen.brief import is_brief
 from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, Out, Peek, Scratch, Status, Temp, Words
 from compiler.codegen.fuse import fused_call
 from compiler.codegen.join import joined_calls
-from compiler.codegen.kernels.strided import copy_call
+from compiler.codegen.kernels.strided import copy_bytes, copy_call
 from compiler.codegen.memory import Memory, Place, place
 from compiler.codegen.native.threads import BARRIER_BYTES
+from compiler.codegen.parts import place_parts
 from compiler.codegen.schedule import schedule
 from compiler.codegen.steps import step_call
 from compiler.codegen.units import VIEWS, Cycle, Schedule, Statement, Unit
@@ -56,7 +57,7 @@ def make_plan(graph: Graph, threads: int = 1, states: Mapping[str, TensorType] |
     graph = _separate(graph)
     s = schedule(graph)
     own = {v: t.type for v, t in graph.states.items()}
-    memory = place(graph, s, BARRIER + BARRIER_BYTES, own if states is None else states)
+    memory = place_parts(graph, s, lambda: place(graph, s, BARRIER + BARRIER_BYTES, own if states is None else states))
     return _Planner(graph, s, memory, threads).plan()
 
 
@@ -222,6 +223,8 @@ class _Planner:
             self.statements.append(Statement(which))
 
     def _call(self, u: Unit, call: Call) -> None:
+        if self._stays(call):
+            return
         spans = [s for a in call.args for s in self._spans(a, u)]
         record = [(-1, call.n)]
         moving: list[tuple[int, str]] = []
@@ -240,6 +243,13 @@ class _Planner:
         for span in spans:
             self.touched.add(span)
         self.statements.append(Statement("call", call=call, word=start))
+
+    def _stays(self, call: Call) -> bool:
+        """Whether it copies a value to where that is: an operand of a Concat."""
+        if call.kernel is not copy_bytes:
+            return False
+        src, dst, *_ = call.args
+        return isinstance(src, In) and isinstance(dst, Out) and self._address(src) == self._address(dst)
 
     def _let_move(self, word: int, value: str) -> None:
         """Remember a word with the address of a value that is another one in each iteration of a loop."""
@@ -273,7 +283,7 @@ class _Planner:
     def _spans(self, a: Arg, u: Unit) -> list[_Span]:
         match a:
             case In(v, _) | Out(v, _):
-                v = v if self.s.is_whole(v) else self.s.root(v)  # all that it may be
+                v = self.s.reach(v)
                 p = self._place(v)
                 return [_Span(p.block, p.offset, p.offset + max(1, self.s.types[v].nbytes), isinstance(a, Out))]
             case Temp(key, nbytes, writes):

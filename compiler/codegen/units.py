@@ -111,6 +111,8 @@ class Schedule:
     """Views that are another slice in each iteration of a loop."""
     strided: dict[str, Strided] = field(default_factory=dict)
     """Views that are a part of another value, or lie in it with other strides."""
+    parts: dict[str, int] = field(default_factory=dict)
+    """Views that a unit writes, and how many bytes behind the start of the other value: operands of a Concat."""
 
     def root(self, value: str) -> str:
         """The value whose memory this one is: itself unless it is a view."""
@@ -129,16 +131,26 @@ class Schedule:
     def is_whole(self, value: str) -> bool:
         """Whether a value is all of the memory of its root, in its order."""
         while value in self.views:
-            if value in self.windows or value in self.strided:
+            if value in self.windows or value in self.strided or value in self.parts:
                 return False
             value = self.views[value]
         return True
+
+    def reach(self, value: str) -> str:
+        """The value whose bytes are all that may be touched through this one: itself if its own place is fixed."""
+        found = value
+        while value in self.views:
+            if value in self.windows or value in self.strided:
+                found = self.views[value]
+            value = self.views[value]
+        return found
 
     def start(self, value: str) -> int:
         """Bytes from the start of its root's memory to that of a value, in the first iterations of the loops around."""
         at = 0
         while value in self.views:
             at += self.windows[value].first if value in self.windows else 0
+            at += self.parts.get(value, 0)
             at += self.strided[value].offset * ITEMSIZE[self.types[value].dtype] if value in self.strided else 0
             value = self.views[value]
         return at

@@ -167,9 +167,9 @@ class Repeats:
         nodes: dict[int, Node] = {}
         kept: dict[str, tuple[int, int]] = {}
         for operand in dict.fromkeys(node.reads):
-            if self._there(operand, first):
-                continue
             root = self.plan.roots[operand]
+            if root != v and self._there(operand, first):  # (an operand may be a part of it)
+                continue
             nbytes, _, end = self.lives.get(root, (0, 0, 0))
             need = None if nbytes and nbytes * SMALL <= top else self._need(operand, first, expensive, top)
             if need is not None and (not nbytes or sum(n for n, _ in need[1].values()) < nbytes):
@@ -258,9 +258,9 @@ def repeated(graph: Graph, plan: Plan, repeats: Iterable[Repeat]) -> tuple[Graph
             own = dict(names)
             for part in r.nodes:
                 again(part, own)
-            new = {r.value: own[r.value]}
+            new = {v: w for v, w in own.items() if plan.roots[v] == r.value}
             for view in views:
-                if plan.roots[view.results[0]] == r.value and view.inputs[0] in new:
+                if plan.roots[view.results[0]] == r.value and view.inputs[0] in new and view.results[0] not in new:
                     again(view, new)
             names |= new
         nodes.append(_reading(node, names) if not is_view(node, plan) else node)
