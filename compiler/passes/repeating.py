@@ -168,14 +168,15 @@ class Repeats:
         kept: dict[str, tuple[int, int]] = {}
         for operand in dict.fromkeys(node.reads):
             root = self.plan.roots[operand]
-            if root != v and self._there(operand, first):  # (an operand may be a part of it)
+            inside = root == v  # (a part of it, which goes where it goes)
+            if not inside and self._there(operand, first):
                 continue
             nbytes, _, end = self.lives.get(root, (0, 0, 0))
             need = None if nbytes and nbytes * SMALL <= top else self._need(operand, first, expensive, top)
-            if need is not None and (not nbytes or sum(n for n, _ in need[1].values()) < nbytes):
+            if need is not None and (inside or not nbytes or sum(n for n, _ in need[1].values()) < nbytes):
                 nodes.update((id(n), n) for n in need[0])
                 kept.update(need[1])
-            elif nbytes:
+            elif nbytes and not inside:
                 kept[root] = nbytes, end
             else:
                 return None

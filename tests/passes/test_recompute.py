@@ -62,7 +62,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     rows = [b.input("row", TensorType("f32", (64,)))]
     for _ in range(draw(st.integers(5, 25))):
         v, other = r.choice(large[-4:]), r.choice(large)
-        match r.randrange(8):
+        match r.randrange(9):
             case 0:
                 large.append(b.op(r.choice(["Relu", "Exp", "Gelu", "Neg"]), v))
             case 1:
@@ -78,6 +78,11 @@ def graphs(draw: st.DrawFn) -> Graph:
             case 6:
                 flat = b.op("Reshape", v, b.ints([4096]))
                 large.append(b.op("Reshape", b.op("Relu", flat), b.ints([64, 64])))
+            case 7:  # halves that are computed where the whole has them
+                upper, lower = b.add("Split", [b.op("MatMul", v, other)], {"axis": 0, "num_outputs": 2}, ["a", "b"])
+                upper, lower = b.op("Softmax", upper), b.op("Softmax", lower)
+                large.append(b.op("Concat", upper, lower, axis=0))
+                rows.append(b.op("ReduceSum", r.choice([upper, lower]), b.ints([0]), keepdims=0))
             case _:
                 large.append(b.op("Transpose", other, perm=[1, 0]))
     b.output("y", large[-1])
@@ -181,3 +186,22 @@ def test_the_error_tells_all_and_can_be_pickled() -> None:
     assert "(16512 bytes)" in str(e)
     copy = pickle.loads(pickle.dumps(e))
     assert (str(copy), copy.needed, copy.limit) == (str(e), e.needed, 1000)
+
+
+def test_what_has_parts_is_computed_again_with_them() -> None:
+    """Readers of a part read it in the second result; else the first one would be kept for them."""
+    b = Builder()
+    x = b.input("x", SQUARE)
+    m = b.op("MatMul", x, x)
+    upper, lower = (b.op("Softmax", v) for v in b.add("Split", [m], {"axis": 0, "num_outputs": 2}, ["a", "b"]))
+    early = b.op("Concat", upper, lower, axis=0)
+    v = b.op("MatMul", early, m)
+    for _ in range(3):
+        v = b.op("Softmax", b.op("MatMul", v, m))
+    v = b.op("MatMul", v, early)
+    b.output("y", b.op("MatMul", v, b.op("Concat", lower, upper, axis=0)))
+    graph = b.build()
+    changed = recompute(graph, footprint(graph).total - 1, footprint)
+    verify(changed)
+    assert meaning(changed) == meaning(graph)
+    assert {"Concat", "Softmax"} <= set(repeats(changed))
