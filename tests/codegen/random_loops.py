@@ -35,7 +35,7 @@ class _Maker:
     def value(self, b: Builder, rows: list[str], numbers: list[str], depth: int) -> str:
         """A new value; a nested loop or If every now and then."""
         x, y = self.r.choice(rows), self.r.choice(rows)
-        match self.r.randrange(8):
+        match self.r.randrange(9):
             case 0:
                 return b.op("Neg", x)
             case 1 | 2:
@@ -48,6 +48,9 @@ class _Maker:
                 return self.r.choice(self.loop(b, rows, numbers, depth))
             case 6 if depth < DEEPEST:
                 return self.branch(b, rows, numbers, depth)
+            case 7:
+                whole = b.op("Concat", b.op("Softmax", x, axis=0), b.op("CumSum", y, b.const(np.array(0))), x, axis=0)
+                return b.op("ReduceMean", b.op("Reshape", whole, b.ints((3, 3))), b.ints((0,)), keepdims=0)
         return b.op("CumSum", x, b.const(np.array(0)))
 
     def capture(self, b: Builder, outer: list[str], types: Builder) -> tuple[list[str], list[str]]:

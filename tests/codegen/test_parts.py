@@ -233,6 +233,38 @@ def test_bodies_of_loops(outer: str) -> None:
     compare(graph)
 
 
+def branch(ops: tuple[str, str], captures: dict[str, str]) -> Graph:
+    body = Builder()
+    given = {v: body.capture(v, f32(2, ROWS)) for v in captures}
+    body.output(
+        "y",
+        body.op(
+            "Concat", *(body.op(op, v, axis=-1) for op, v in zip(ops, given.values(), strict=True)), given["b"], axis=0
+        ),
+    )
+    return body.build()
+
+
+@pytest.mark.parametrize("condition", [False, True])
+def test_branches(condition: bool) -> None:
+    """The result of a branch has parts, too; what is computed before it is copied."""
+    g = Builder()
+    x = g.input("x", f32(2, ROWS))
+    computed = {"a": softmax(g, x), "b": g.op("LogSoftmax", x, axis=-1)}
+    bodies = {
+        "then_branch": branch(("Softmax", "LogSoftmax"), computed),
+        "else_branch": branch(("LogSoftmax", "Softmax"), computed),
+    }
+    flag = g.op("Less", g.op("ReduceMax", x, keepdims=0), g.scalar(1e9 if condition else -1e9, x))
+    (y,) = g.add("If", [flag], bodies, ["y"], list(computed.values()))
+    g.output("y", g.op("Softmax", y, axis=0))
+    graph = g.build()
+    p = make_plan(graph)
+    assert len(p.schedule.parts) == 4
+    assert not set(computed.values()) & set(p.schedule.parts)
+    compare(graph)
+
+
 def test_a_plan_can_be_placed_again() -> None:
     graph = joined(4, 4)
     p = make_plan(graph)
