@@ -223,8 +223,8 @@ class _Planner:
             self.statements.append(Statement(which))
 
     def _call(self, u: Unit, call: Call) -> None:
-        if self._stays(call):
-            return
+        if call.kernel is copy_bytes and self._arg(call.args[0], u) == self._arg(call.args[1], u):
+            return  # an operand of a Concat that is a part of it already
         spans = [s for a in call.args for s in self._spans(a, u)]
         record = [(-1, call.n)]
         moving: list[tuple[int, str]] = []
@@ -243,13 +243,6 @@ class _Planner:
         for span in spans:
             self.touched.add(span)
         self.statements.append(Statement("call", call=call, word=start))
-
-    def _stays(self, call: Call) -> bool:
-        """Whether it copies a value to where that is: an operand of a Concat."""
-        if call.kernel is not copy_bytes:
-            return False
-        src, dst, *_ = call.args
-        return isinstance(src, In) and isinstance(dst, Out) and self._address(src) == self._address(dst)
 
     def _let_move(self, word: int, value: str) -> None:
         """Remember a word with the address of a value that is another one in each iteration of a loop."""
