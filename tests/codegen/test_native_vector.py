@@ -174,7 +174,7 @@ def make_transposer(block: Any) -> Kernel:
 
 def test_tiles_follow_the_target() -> None:
     linux = "x86_64-unknown-linux-gnu"
-    assert tile_for("f32", Target("znver4", "", linux)) == Tile(13, 2, 16)
+    assert tile_for("f32", Target("znver4", "", linux)) == Tile(8, 2, 16)
     assert tile_for("f64", Target("x86-64-v3", "", linux)) == Tile(6, 2, 4)
     assert tile_for("f32", Target("generic", "+avx2,+fma,-avx512f", linux)) == Tile(6, 2, 8)
     assert tile_for("f32", Target("znver4", "-avx512f", linux)).vl == 4

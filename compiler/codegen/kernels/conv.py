@@ -1,20 +1,22 @@
-"""Conv and ConvTranspose: output positions against packed weights, with nothing copied but a padded image."""
+"""Conv and ConvTranspose: output positions against packed weights, with nothing copied but a padded image.
+
+The kernel here takes most of them; `conv_rows`, `conv_planes`, `conv_pointwise` and `conv_winograd` the rest.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 
 from compiler.codegen.calls import Call, In, Scratch, Site, Words, lowers
-from compiler.codegen.kernels.conv_geometry import Geometry, forward, image, phases, transposed
+from compiler.codegen.kernels.conv_geometry import PHASE, Geometry, forward, image, phases, transposed
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.conv_planes import conv_planes, is_depthwise
 from compiler.codegen.kernels.conv_pointwise import pointwise, pointwise_strided
+from compiler.codegen.kernels.conv_rows import HEADER, make_conv_rows, rows_of
 from compiler.codegen.kernels.conv_winograd import choose, winograd
 from compiler.codegen.kernels.gemm_tile import blocks, make_line, make_unpack, pack_rows, parts
-from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
+from compiler.codegen.native import TILE, Kernel, i64, kernel, make_micro, make_tile
 
-HEADER = 44  # words of a plan before its phases
-PHASE = 11  # words of a phase before its taps
 POSITIONS = 1024
 """Output positions of an item (at least a row): their sums, nr channels wide, stay in the second-level cache."""
 
@@ -133,20 +135,27 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
     found = phases(geometry, img)
     terms = cin * max((p[10] for p in found), default=0)
     longest = max((img.positions(p[:6]) for p in found), default=0)
-    span = min(-(-64 // max(1, longest)), max(1, images * groups // 8)) if img.chunks == 1 else 1
+    span, width, pitch, cells = 1, nr, 0, 0
+    if few := rows_of(t.dtype, img, cout):
+        width, pitch, cells = few.rows, few.pitch, few.cells
+        body = make_conv_rows(t.dtype, few.rows, few.vectors)
+        nbytes = 8 * terms + 64 + size * (width * cells + cin * img.channel + max(nr, few.vectors * TILE[t.dtype].vl))
+    else:
+        span = min(-(-64 // max(1, longest)), max(1, images * groups // 8)) if img.chunks == 1 else 1
+        body = make_conv(t.dtype)
+        nbytes = 8 * (terms + span * longest + mr + longest) + 64
+        nbytes += size * ((span * longest + mr) * nr + span * cin * img.channel + nr)
     words = (
         *img.words(geometry),
         *(images, groups, img.chunks, span, cin, cout, geometry.output_size, blocks(terms), terms, longest),
         *(*img.base, *img.moves, *img.counts, img.steps[0] * img.extent[1] * img.row, img.steps[1] * img.row),
-        *(len(found), int(len(found) == 1 and found[0][9] == 1)),
+        *(len(found), int(len(found) == 1 and found[0][9] == 1), pitch, cells),
     )
     assert len(words) == HEADER
-    nbytes = 8 * (terms + span * longest + mr + longest) + 64
-    nbytes += size * ((span * longest + mr) * nr + span * cin * img.channel + nr)
-    rows = pack_rows(t.dtype, site.read(1), nr, groups, cout, weights, cin, [p[PHASE + 1 :: 2] for p in found])
+    rows = pack_rows(t.dtype, site.read(1), width, groups, cout, weights, cin, [p[PHASE + 1 :: 2] for p in found])
     plan = Words((*words, *(v for p in found for v in (*p[:PHASE], *p[PHASE::2]))))
     args = (site.read(0), rows.memory, bias, site.write(), plan, Scratch(nbytes))
-    return [rows.call, Call(make_conv(t.dtype), -(-images // span) * groups * img.chunks, args)]
+    return [rows.call, Call(body, -(-images // span) * groups * img.chunks, args)]
 
 
 @lowers("Conv")

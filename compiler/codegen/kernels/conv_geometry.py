@@ -27,6 +27,9 @@ from compiler.codegen.calls import Site
 from compiler.codegen.kernels.common import in_space
 from compiler.ir.windows import Window, transposed_windows, windows
 
+PHASE = 11
+"""Words of a phase before its taps, see `phases`."""
+
 CACHE = 192 * 1024
 """Bytes of a padded image that should stay in a core's second-level cache."""
 

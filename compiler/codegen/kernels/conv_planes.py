@@ -6,23 +6,20 @@ from collections.abc import Sequence
 from functools import cache
 
 from compiler.codegen.calls import Call, In, Scratch, Site, Words
-from compiler.codegen.kernels.conv_geometry import Geometry, Image, image, phases
+from compiler.codegen.kernels.conv_geometry import PHASE, Geometry, Image, image, phases
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.gemm_tile import BLOCK, parts
 from compiler.codegen.native import TILE, Kernel, i64, kernel
 from compiler.codegen.native.shifts import CELLS, make_correlation, make_shifted_sum
 
 HEADER = 41  # words of a plan before its phases
-PHASE = 11  # words of a phase before its taps
-MOST = 32
-"""Taps up to which this is done."""
 TOGETHER = 10
 """Taps whose sums stay in registers at once."""
 
 
 def is_depthwise(geometry: Geometry, cin: int, cout: int) -> bool:
     """Whether a convolution with so many channels a group goes by planes."""
-    return cin == 1 and cout <= 2 and geometry.taps <= MOST
+    return cin == 1 and cout <= 2
 
 
 def weight_is_depthwise(geometry: Geometry, cin: int, cout: int) -> bool:

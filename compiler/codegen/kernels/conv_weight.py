@@ -6,21 +6,20 @@ from functools import cache
 from math import gcd
 
 from compiler.codegen.calls import Call, In, Scratch, Site, Temp, Words, lowers
-from compiler.codegen.kernels.conv_geometry import forward, image, phases
+from compiler.codegen.kernels.conv_geometry import PHASE, forward, image, phases
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.conv_planes import conv_planes_weight, weight_is_depthwise
 from compiler.codegen.kernels.conv_pointwise import thin_out
 from compiler.codegen.kernels.conv_winograd_weight import choose, winograd_weight
 from compiler.codegen.kernels.gemm import ONE
-from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, make_pack, make_store, parts
-from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile
+from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, fitting, make_pack, make_store, parts
+from compiler.codegen.native import Kernel, Tile, i64, kernel, make_micro, make_tile
 
 HEADER = 39  # words of a plan before its phase
-PHASE = 11  # words of a phase before its taps
 
 
 @cache
-def make_conv_weight(dtype: str) -> Kernel:
+def make_conv_weight(dtype: str, tile: Tile) -> Kernel:
     """Items [lo, hi) of dw: an item is nr output channels of a block of input channels of a group.
 
     plan: see `conv_weight_grad`. dw[o, (c, tap)] is a product with the positions of all images as its inner axis:
@@ -28,10 +27,10 @@ def make_conv_weight(dtype: str) -> Kernel:
     *run* of positions (a chunk of an image, or several small images) is one chain of multiply-adds; runs add up in
     order in `sums`, which holds [rows, nr] for each item.
     """
-    mr, nr, size, number, ptr = parts(dtype)
-    micro = make_micro(dtype, a_row_table=True, a_col_table=True)
-    pad, pack, store = make_pad(dtype), make_pack(dtype), make_store(dtype)
-    tile, zero, (factors, prepare) = make_tile(mr * nr, dtype), number(0), factors_of(dtype)
+    mr, nr, size, number, ptr = parts(dtype, tile)
+    micro = make_micro(dtype, tile, a_row_table=True, a_col_table=True)
+    pad, pack, store = make_pad(dtype), make_pack(dtype, tile), make_store(dtype, tile)
+    result, zero, (factors, prepare) = make_tile(mr * nr, dtype), number(0), factors_of(dtype)
 
     @kernel
     def conv_weight(lo: int, hi: int, x: int, dy: int, dw: int, sums: int, plan: int, scratch: int) -> None:
@@ -44,7 +43,7 @@ def make_conv_weight(dtype: str) -> Kernel:
         in_rows, in_columns = scratch, scratch + 8 * (terms + mr)
         panel = (in_columns + 8 * longest + 63) // 64 * 64
         padded = panel + size * longest * nr
-        rows, columns, t, f = i64(in_rows, 1), i64(in_columns, 2), tile(), factors()
+        rows, columns, t, f = i64(in_rows, 1), i64(in_columns, 2), result(), factors()
         prepare(f, ONE, ONE)
         for r in range(terms + mr):
             q = min(r, terms - 1)
@@ -95,7 +94,6 @@ def make_conv_weight(dtype: str) -> Kernel:
 def conv_weight_grad(site: Site) -> list[Call]:
     """Inputs dy [n, groups*cout, ...] and x [n, groups*cin, ...]; the gradient [groups*cout, cin, kernel ...]."""
     dy, x, dw = site.type(0).shape, site.type(1), site.out().shape
-    mr, nr, size, _, _ = parts(x.dtype)
     geometry = forward(site, x.shape[2:], dw[2:], dy[2:])
     groups = site.node.attr("group", 1)
     cin, cout, taps = dw[1], dw[0] // groups, geometry.taps
@@ -103,6 +101,8 @@ def conv_weight_grad(site: Site) -> list[Call]:
         return conv_planes_weight(site, geometry, cout)
     if scheme := choose(geometry, x.dtype, x.shape[0], groups, cin, cout):
         return winograd_weight(site, scheme, geometry, cin, cout)
+    tile, _ = fitting(x.dtype, cout)
+    mr, nr, size, _, _ = parts(x.dtype, tile)
     before = list[Call]()
     source: In | Temp = site.read(1)
     if (thin := geometry.thinned) is not None:
@@ -127,8 +127,8 @@ def conv_weight_grad(site: Site) -> list[Call]:
     assert len(words) == HEADER
     (phase,) = phases(geometry, img) or [(0,) * PHASE]
     longest = span * img.step * inner
-    nbytes = 8 * (cin * taps + mr + longest) + 64 + size * (longest * nr + span * cin * img.channel + nr)
+    nbytes = 8 * (cin * taps + mr + longest) + 64 + size * (longest * nr + span * cin * img.channel + parts(x.dtype).nr)
     n = groups * blocks * panels
     sums = Temp("sums", n * height * taps * nr * size)
     args = (source, site.read(0), site.write(), sums, Words((*words, *phase)), Scratch(nbytes))
-    return [*before, Call(make_conv_weight(x.dtype), n, args)]
+    return [*before, Call(make_conv_weight(x.dtype, tile), n, args)]

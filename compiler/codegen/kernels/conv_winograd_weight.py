@@ -18,7 +18,7 @@ from typing import NamedTuple
 from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.gemm_tile import make_line, make_pack, parts, short_rows, tall_tiles
+from compiler.codegen.kernels.gemm_tile import fitting, make_line, make_pack, parts, short_rows, tall_tiles
 from compiler.codegen.kernels.winograd_tiles import fastest, filtered, input_words, make_inputs, panels_of, tiles
 from compiler.codegen.native import ITEMSIZE, TILE, Kernel, i64, kernel, make_micro_add, make_tile, transpose_block
 from compiler.codegen.native.winograd import F2, F4, Filter, make_transform, transposed
@@ -176,8 +176,7 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
     """The scheme that is clearly the faster way, None if there is none; by an estimate as that of `conv_winograd`."""
     if not filtered(geometry, dtype) or not images * geometry.output_size * cin * cout:
         return None
-    nr = parts(dtype).nr
-    direct = images * geometry.output_size * 9 * cin * (-(-cout // nr) * nr)
+    direct = images * geometry.output_size * 9 * cin * fitting(dtype, cout)[1]
     return fastest({s: cost.time(s, geometry, images, groups, cin, cout) for s, cost in COSTS.items()}, direct)
 
 

@@ -52,10 +52,22 @@ class Parts(NamedTuple):
     ptr: Any
 
 
-def parts(dtype: str) -> Parts:
-    """The tile and element of "f32" or "f64"."""
-    tile = TILE[dtype]
+def parts(dtype: str, tile: Tile | None = None) -> Parts:
+    """The tile (by default the usual one) and element of "f32" or "f64"."""
+    tile = tile or TILE[dtype]
     return Parts(tile.mr, tile.nr, ITEMSIZE[dtype], np.float64 if dtype == "f64" else np.float32, pointer(dtype))
+
+
+NARROW = 1.2
+"""Time of a multiply-add in a narrow tile, in terms of the usual one: fewer of them for each load."""
+
+
+def fitting(dtype: str, columns: int) -> tuple[Tile, float]:
+    """The tile that takes the least time for so many columns: the usual or a narrow one; and that time, in columns."""
+    usual = TILE[dtype]
+    narrow = usual._replace(mr=8, nv=usual.nv // 2)
+    wide, close = (-(-columns // tile.nr) * tile.nr for tile in (usual, narrow))
+    return (narrow, NARROW * close) if NARROW * close < wide else (usual, wide)
 
 
 def short_rows(dtype: str) -> int:
@@ -81,23 +93,23 @@ def blocks(k: int) -> int:
 
 
 @cache
-def make_line(dtype: str) -> Micro:
+def make_line(dtype: str, tile: Tile | None = None) -> Micro:
     """A micro kernel for one row of nr columns; with k = 1 and a factor 1, it copies a row of vectors.
 
     (A loop of nr turns in Python would be unrolled to scalar moves before LLVM thinks of vectors.)
     """
-    return make_micro(dtype, TILE[dtype]._replace(mr=1))
+    return make_micro(dtype, (tile or TILE[dtype])._replace(mr=1))
 
 
 @cache
-def make_pack(dtype: str) -> Kernel:
+def make_pack(dtype: str, tile: Tile | None = None) -> Kernel:
     """pack(lo, hi, src, rs, cs, n, dst): dst[q*nr + j] = src[q*rs + j*cs] for q in [lo, hi), j < n <= nr.
 
     Lanes from n on are rubbish if cs is 1 (nr elements of each row are read), else zeros.
     """
-    _, nr, size, number, ptr = parts(dtype)
+    _, nr, size, number, ptr = parts(dtype, tile)
     side, zero = transpose_block(size), number(0)
-    turn, line, unit, one = make_transpose(size), make_line(dtype), make_tile(1, dtype), number(1)
+    turn, line, unit, one = make_transpose(size), make_line(dtype, tile), make_tile(1, dtype), number(1)
 
     @kernel
     def pack(lo: int, hi: int, src: int, rs: int, cs: int, n: int, dst: int) -> None:
@@ -306,14 +318,14 @@ def factors_of(dtype: str) -> tuple[Primitive[[], int], Inline[[int, int, int], 
 
 
 @cache
-def make_store(dtype: str) -> Kernel:
+def make_store(dtype: str, tile: Tile | None = None) -> Kernel:
     """store(lo, hi, t, nj, y, ldy, c, rsc, csc, f): rows [lo, hi), nj columns, of a tile t to y.
 
     y[i, j] = alpha * t[i, j] + beta * c[i*rsc + j*csc], csc being 0 or 1. c may be 0: no such term; or y: then
     y[i, j] += alpha * t[i, j]. f: the block of factors.
     """
-    mr, nr, size, _, ptr = parts(dtype)
-    line, edge = make_line(dtype), make_tile(mr * nr, dtype)
+    mr, nr, size, _, ptr = parts(dtype, tile)
+    line, edge = make_line(dtype, tile), make_tile(mr * nr, dtype)
 
     @kernel
     def store(lo: int, hi: int, t: int, nj: int, y: int, ldy: int, c: int, rsc: int, csc: int, f: int) -> None:

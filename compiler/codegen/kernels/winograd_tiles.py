@@ -24,7 +24,7 @@ def filtered(geometry: Geometry, dtype: str) -> bool:
     return dtype == "f32" and flat and all(x.kernel == 3 and x.stride == 1 and x.dilation == 1 for x in (h, w))
 
 
-def fastest(times: Mapping[Filter, int], direct: int) -> Filter | None:
+def fastest(times: Mapping[Filter, int], direct: float) -> Filter | None:
     """The scheme that takes the least time, if that is clearly less than the time of the direct sum."""
     best = min(times, key=lambda scheme: times[scheme])
     return best if GAIN * times[best] < direct else None
