@@ -16,6 +16,7 @@ from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 
 from compiler.codegen.native import short
+from compiler.codegen.native.contract import contract
 from compiler.codegen.native.primitive import Remembered
 
 _NUMBERS: tuple[type, ...] = (types.Number, types.Boolean, types.NumberClass)
@@ -61,6 +62,8 @@ class _Target(CPUContext):
         """No runtime is linked in: it counts references."""
         if self.fastmath:
             fastmathpass.rewrite_module(module, self.fastmath)
+            if "reassoc" not in self.fastmath.flags:
+                contract(module)
 
 
 @functools.cache

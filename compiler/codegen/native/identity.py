@@ -33,6 +33,7 @@ _PARTS = (
     "inline",
     "kernel",
     "contexts",
+    "contract",
     "passes",
     "short",
     "lower",

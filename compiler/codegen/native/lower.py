@@ -19,7 +19,8 @@ from numba.core.errors import NumbaError
 from compiler.codegen.native import contexts, modes, passes
 from compiler.errors import BuildError
 
-FASTMATH = {"contract", "nsz"}  # never arcp (bits), afn, nnan, ninf (masks use -inf, NaN must show)
+FASTMATH = {"contract"}  # see contract.py; never arcp, nsz (bits), afn, nnan, ninf (masks use -inf, NaN must show)
+REASSOC = {"contract", "nsz", "reassoc"}
 # What a kernel may call besides kernels: libm, memory functions of libc, what the thread pool needs.
 _LIBM = {
     *(
@@ -94,7 +95,7 @@ def lower(kernel: Any) -> str:
             kernel.function,
             (types.int64,) * kernel.nargs,
             types.void,
-            FASTMATH | ({"reassoc"} if kernel.reassoc else set()),
+            REASSOC if kernel.reassoc else FASTMATH,
         )
     except NumbaError as e:
         raise BuildError(f"kernel {kernel.name} does not compile: {e}") from e
