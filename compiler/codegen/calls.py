@@ -146,7 +146,8 @@ class Joint:
     The kernel's argument for the node's first result, or first operand, is then the address of `memory`. Where it would
     write element `at + i` of the result it calls `first(value, memory, at, i, channel)`. Where it would read `count`
     elements of the operand it calls `first(memory, at, count, channel)`, the second time `again`, which gives their
-    address. channel: of the element; of the first element at hand, if there are no spatial axes.
+    address. channel: of the element; of the first element at hand, if there are no spatial axes. A reduction reads its
+    operand once: it calls `first(memory, room, at, count)`, which may put the elements into the kernel's `room`.
     """
 
     memory: Listing
@@ -168,7 +169,7 @@ class Site:
     """Of inputs that are no dense tensors; only ops in `strides.FOLLOWING` get any."""
 
     joint: Joint | None = None
-    """Only ops in `join.BEHIND` and `join.BEFORE` get one."""
+    """Only ops in `join.BEHIND`, `join.BEFORE` and `join.REDUCTIONS` get one."""
 
     def strides(self, i: int) -> tuple[int, ...]:
         """Elements from index to index of each axis of the i-th input."""

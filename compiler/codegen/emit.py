@@ -43,8 +43,8 @@ def emit(plan: Plan) -> Emitted:
     namespace = {name: entry for entry, name in names.items()} | {"barrier": barrier, "i64": i64, "u8": u8}
     parts_of = _parts(names)
     texts = [HEADER.format(name=plan.graph.name), _imported(names, parts_of)]
-    texts += [_generated(part.function, name) for part, name in parts_of.items()]
-    texts += [_generated(e.kernel.function, name) for e, name in names.items() if _source(e.kernel.function)]
+    texts += [_generated(part.function, name, parts_of) for part, name in parts_of.items()]
+    texts += [_generated(e.kernel.function, name, parts_of) for e, name in names.items() if _source(e.kernel.function)]
     main = ["def step(table, thread, threads):", "    T = i64(table, 0)"]
     parts = 0
     for piece in _pieces(plan.statements):
@@ -130,13 +130,19 @@ def _source(function: Callable[..., Any]) -> str:
     return "".join(linecache.getlines(filename)) if filename.startswith("<kernel ") else ""
 
 
-def _generated(function: Callable[..., Any], name: str) -> str:
-    """The text of such a function under the name that it is called by, below the numbers that it reads."""
+def _generated(function: Callable[..., Any], name: str, parts: Mapping[Inline[..., Any], str]) -> str:
+    """The text of such a function under the name that it is called by, below the numbers and functions it reads."""
     text = _source(function).strip("\n").replace(f"def {function.__name__}(", f"def {name}(", 1)
-    scope = function.__globals__
-    numbers = [f"{n} = {scope[n]}" for n in function.__code__.co_names if _is_number(scope.get(n))]
-    comment = textwrap.fill(", ".join(numbers), 118, initial_indent="# ", subsequent_indent="#   ")
+    read = _globals(function).items()
+    shown = [f"{n} = {v}" for n, v in read if _is_number(v)]
+    shown += [f"{n} = {parts[v]}" for n, v in read if isinstance(v, Inline) and v in parts]
+    comment = textwrap.fill(", ".join(shown), 118, initial_indent="# ", subsequent_indent="#   ")
     return f"{comment}\n{text}\n".lstrip("\n")
+
+
+def _globals(function: Callable[..., Any]) -> dict[str, Any]:
+    """The globals that a function reads."""
+    return {n: function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__}
 
 
 def _made_for(kernel: Kernel) -> dict[str, Any]:
@@ -151,7 +157,7 @@ def _parts(names: Mapping[Entry, str]) -> dict[Inline[..., Any], str]:
     taken: dict[str, int] = {}
     found: dict[Inline[..., Any], str] = {}
     for entry in names:
-        for part in _made_for(entry.kernel).values():
+        for part in (*_made_for(entry.kernel).values(), *_globals(entry.kernel.function).values()):
             if isinstance(part, Inline) and part not in found and _source(part.function):
                 name = part.function.__name__
                 n = taken[name] = taken.get(name, 0) + 1

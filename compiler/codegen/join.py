@@ -1,8 +1,9 @@
 """Elementwise work beside a node whose kernel goes over its elements anyway: done there, it needs no pass of its own.
 
 A group of elementwise nodes that reads the first result of a node in `BEHIND`, or makes the first operand of one in
-`BEFORE`, joins that node's unit, if the two would run one after the other: then it takes no more memory. The kernel
-gets functions, as of `Joint`, and the bits stay what they are: every loop that sums remains as it was.
+`BEFORE` or `REDUCTIONS`, joins that node's unit, if the two would run one after the other: then it takes no more memory
+(but for the parts of a sum). The kernel gets functions, as of `Joint`, and the bits stay what they are: every loop that
+sums remains as it was.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 from compiler.codegen.calls import LOWERINGS, Call, In, Joint, Listing, Out, Site, contiguous
 from compiler.codegen.elementwise import wrap
-from compiler.codegen.fuse import Group, broadcast_strides, formulas, inline_from, local_name, name_of
+from compiler.codegen.fuse import Group, Loop, broadcast_strides, collapse, formulas, inline_from, local_name, name_of
+from compiler.codegen.kernels.reduce import computes
 from compiler.codegen.native import ITEMSIZE, Inline
 from compiler.codegen.units import Join, Schedule, Unit
 from compiler.ir.graph import Node
@@ -23,12 +25,20 @@ from compiler.ir.types import TensorType
 BEHIND, BEFORE = frozenset({"onnxc.BatchNorm"}), frozenset({"onnxc.BatchNormGrad"})
 """Ops whose kernels can do elementwise work with their first result, or for their first operand. Axis 1: channels."""
 
+REDUCTIONS = frozenset(f"Reduce{op}" for op in ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum"))
+"""Ops whose kernels can compute the elements of their operand: those that read it once, so not ReduceLogSumExp."""
+
 OPERAND, RESULT, FIRST, TABLE = 0, 5, 10, 23
 """Buffer numbers: those of the kernels in `BEFORE` for the first operand and result; the first one that kernels leave
 free; that of the addresses."""
 
 SMALL = 8
 """A value is small beside one of at least so many times its bytes."""
+
+
+RUN = 128
+"""Elements in a row, at least, after which a reduction may have to find its broadcast operands again. If it must every
+10 elements it takes up to three times as long as with a loop of its own, every 64 as long."""
 
 
 def join(units: list[tuple[int, Unit]], s: Schedule, keep: Collection[str]) -> list[tuple[int, Unit]]:
@@ -40,6 +50,10 @@ def join(units: list[tuple[int, Unit]], s: Schedule, keep: Collection[str]) -> l
             joining.behind(k, node, node.outputs[0])
         elif units[k][1].calls and node.op in BEFORE:
             joining.before(k, node, node.inputs[0])
+    for k in reversed(range(len(units))):  # what a normalization could not take
+        node = units[k][1].nodes[0]
+        if units[k][1].calls and node.op in REDUCTIONS and computes(Site(node, s.types, s.consts)):
+            joining.into(k, node, s.root(node.inputs[0]))
     return list(joining.units.values())
 
 
@@ -71,22 +85,36 @@ class _Joining:
             if self._fits(group, y, others) and self._near(k, g, y) and not self._waits(others, k):
                 written = [*group.outputs, *([y] if stored else []), *(v for v in unit.writes if v != y)]
                 joined = Unit([*unit.nodes, *group.nodes], _once(unit.reads, others), written, group)
-                self._replace(k, g, joined, Join(node, y, stored))
+                self._replace(k, g, joined, Join(node, y, stored, node.outputs[0]))
                 return
 
     def before(self, k: int, node: Node, dy: str) -> None:
         """Let the group that computes dy join the unit k, which reads it."""
-        g, unit = self.producer.get(dy), self.units[k][1]
-        if g is None or self.units[g][1].join is not None:
-            return
-        group = self.units[g][1].group
+        g, unit = self.producer.get(dy, -1), self.units[k][1]
+        group = self._group(g)
         others = [v for v in unit.reads if v != dy]
         if group is None or any(self.producer.get(self.s.root(v)) == g for v in others):
             return
         if self._fits(group, dy, group.inputs) and self._near(g, k, dy) and not self._waits(others, g):
             nodes, written = [*group.nodes, *unit.nodes], [*group.outputs, *unit.writes]
             joined = Unit(nodes, _once(group.inputs, others), written, group)
-            self._replace(k, g, joined, Join(node, dy, stored=True))
+            self._replace(k, g, joined, Join(node, dy, stored=True, result=node.outputs[0]))
+
+    def into(self, k: int, node: Node, x: str) -> None:
+        """Let the group that computes x join the unit k, a reduction of it, whose other inputs are constants."""
+        g, unit = self.producer.get(x, -1), self.units[k][1]
+        group = self._group(g)
+        if group is None or not self._reducible(group, node, x) or not self._near(g, k, x):
+            return
+        stored = x in self.kept or self._read(x, {k})
+        written = [*(v for v in group.outputs if v != x or stored), *unit.writes]
+        others = [v for v in unit.reads if self.s.root(v) != x]
+        joined = Unit([*group.nodes, *unit.nodes], _once(group.inputs, others), written, group)
+        self._replace(k, g, joined, Join(node, x, stored))
+
+    def _group(self, g: int) -> Group | None:
+        """The group of a unit that has joined no other."""
+        return self.units[g][1].group if g in self.units and self.units[g][1].join is None else None
 
     def _read(self, v: str, but: Collection[int]) -> bool:
         """Whether units but these read the memory of a value."""
@@ -106,6 +134,17 @@ class _Joining:
             group.shape == shape
             and len(operands) + len(group.outputs) < TABLE - FIRST
             and all(r not in self.s.strided and _index(self.s.types[r], shape) for r in operands)
+        )
+
+    def _reducible(self, group: Group, node: Node, x: str) -> bool:
+        """Whether a reduction can have the elements of its operand, or of x which it is a view of, from a group."""
+        operand, loop = node.inputs[0], _loop(group, self.s)
+        return (
+            self.s.is_whole(operand)
+            and self.s.types[operand].dtype == self.s.types[x].dtype
+            and len(group.inputs) + len(group.outputs) < TABLE - FIRST
+            and (len(loop.extents) == 1 or loop.extents[-1] >= RUN)
+            and all(own[-1] in (0, 1) for own in loop.strides)
         )
 
     def _waits(self, values: Sequence[str], k: int) -> bool:
@@ -148,7 +187,8 @@ def joined_calls(u: Unit, s: Schedule, inplace: Mapping[str, str]) -> list[Call]
     """The calls of a unit with a join. inplace: output -> the operand whose memory it takes over."""
     assert u.join is not None
     node = u.join.node
-    joint = _behind(u, s, inplace) if node.op in BEHIND else _before(u, s, inplace)
+    make = _behind if node.op in BEHIND else _before if node.op in BEFORE else _into
+    joint = make(u, s, inplace)
     return LOWERINGS[node.op](Site(node, s.types, s.consts, joint=joint))
 
 
@@ -173,7 +213,7 @@ def _before(u: Unit, s: Schedule, inplace: Mapping[str, str]) -> Joint:
     group, join = u.group, u.join
     assert group is not None
     assert join is not None
-    homes = {join.value: OPERAND, join.node.outputs[0]: RESULT}
+    homes = {join.value: OPERAND, join.result: RESULT}
     numbers = {inplace.get(v, v): number for v, number in homes.items()}
     text = _Text(group, join.value, s, inplace, numbers)
     text.compute()
@@ -186,11 +226,57 @@ def _before(u: Unit, s: Schedule, inplace: Mapping[str, str]) -> Joint:
     return Joint(Listing(tuple(text.items)), function, text.function("again", parameters, [address]))
 
 
+def _into(u: Unit, s: Schedule, inplace: Mapping[str, str]) -> Joint:
+    """Where a reduction's elements come from, which follow each other: in runs along the last axis of the group."""
+    group, join = u.group, u.join
+    assert group is not None
+    assert join is not None
+    x, loop = join.value, _loop(group, s)
+    text = _Text(group, x, s, inplace, {inplace.get(x, x): OPERAND})
+    written = [v for v in group.outputs if v != x or join.stored]
+    behind = len(group.inputs) + sum(v not in inplace for v in written)  # the addresses: extents and strides
+    words = list(loop.extents[1:])
+    for v, strides in zip(group.inputs, loop.strides[1:], strict=True):
+        terms = ["j + i"] if strides[-1] else []
+        for k, step in enumerate(strides[:-1]):
+            if step:
+                terms.append(f"i{k} * T[{behind + len(words)}]")
+                words.append(step)
+        text.index[v] = "first + i" if strides == loop.strides[0] else " + ".join(terms) or "0"
+    text.compute()
+    for v in written:
+        text.store(v, local_name(group, v))
+    result = f"{text.addresses[x]} + {ITEMSIZE[s.types[x].dtype]} * begin" if join.stored else "room"
+    if not join.stored:
+        text.lines.append(f"p_{s.types[x].dtype}(room, {OPERAND})[first - begin + i] = {local_name(group, x)}")
+    text.items += words
+    run = ["for i in range(run):", *(f"    {line}" for line in text.lines)]
+    if len(loop.extents) == 1:
+        lines = ["first, run = begin, count", *run]
+    else:
+        *outer, n = (f"T[{behind + k}]" for k in range(len(loop.extents) - 1))
+        place = [f"q, j = first // {n}, first % {n}", f"run = min({n} - j, begin + count - first)"]
+        for k in range(len(outer), 0, -1):
+            place.append(f"q, i{k} = q // {outer[k - 1]}, q % {outer[k - 1]}")
+        runs = [*place, "i0 = q", *run, "first += run"]
+        lines = ["first = begin", "while first < begin + count:", *(f"    {line}" for line in runs)]
+    function = text.function(name_of(group.nodes, "from"), "table, room, begin, count", [*lines, f"return {result}"])
+    return Joint(Listing(tuple(text.items)), function, function)
+
+
+def _loop(group: Group, s: Schedule) -> Loop:
+    """The axes of a group, those that are one as one; strides of a dense value first, then those of the inputs."""
+    shape, rank = group.shape, len(group.shape)
+    given = {v: s.strided[v].strides if v in s.strided else contiguous(s.types[v].shape) for v in group.inputs}
+    dense = broadcast_strides(s.types[group.outputs[0]], contiguous(shape), rank)
+    return collapse(shape, [dense, *(broadcast_strides(s.types[v], own, rank) for v, own in given.items())])
+
+
 @dataclass
 class _Text:
     """Source of a function over one element of a group; `items` of its table come about as it names them.
 
-    numbers: values -> their buffers, where these are not free ones.
+    numbers: values -> their buffers, where these are not free ones. index: inputs -> where their element lies.
     """
 
     group: Group
@@ -198,6 +284,7 @@ class _Text:
     s: Schedule
     inplace: Mapping[str, str]
     numbers: Mapping[str, int] = field(default_factory=dict)
+    index: dict[str, str] = field(default_factory=dict)
     items: list[In | Out | int] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
     pointers: dict[str, str] = field(default_factory=dict)
@@ -217,7 +304,7 @@ class _Text:
             if v not in self.names:
                 x = self.names[v] = f"x{len(self.items)}"
                 self._point(v, Out(taken[v]) if v in taken else In(v))
-                self.lines.append(f"{x}v = {self.pointers[v]}[{_index(self.s.types[v], self.group.shape)}]")
+                self.lines.append(f"{x}v = {self.pointers[v]}[{self._place(v)}]")
         body, self.constants = formulas(self.group, self.s.types, self.s.consts, self.names)
         self.lines += body
 
@@ -233,6 +320,9 @@ class _Text:
         """The function of these lines, which look things up in the table."""
         head = [f"def {name}({parameters}):", f"    T = p_i64(table, {TABLE})"]
         return inline_from(name, "\n".join([*head, *(f"    {line}" for line in lines)]) + "\n", self.constants)
+
+    def _place(self, v: str) -> str:
+        return self.index[v] if v in self.index else _index(self.s.types[v], self.group.shape)
 
     def _point(self, v: str, item: In | Out) -> None:
         self.addresses[v] = f"T[{len(self.items)}]"

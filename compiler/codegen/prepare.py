@@ -19,7 +19,7 @@ def prepare(units: list[Unit], fixed: Collection[str], s: Schedule) -> tuple[lis
     before: list[Unit] = []
     values: list[str] = []
     for u in units:
-        for call in [c for c in u.calls if _only_packs(c, fixed, s)]:
+        for call in [c for c in u.calls if u.join is None and _only_packs(c, fixed, s)]:
             names = {}
             for a in call.args:
                 if isinstance(a, Temp):

@@ -16,11 +16,15 @@ VIEWS = frozenset({"BitCast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsq
 
 @dataclass(frozen=True)
 class Join:
-    """Of a unit whose group a node's kernel computes: the value between the two, and whether that has memory."""
+    """Of a unit whose group a node's kernel computes: the value between the two, and whether that has memory.
+
+    result: the one of the node that is computed element by element as well, if there is one.
+    """
 
     node: Node
     value: str
     stored: bool
+    result: str = ""
 
 
 @dataclass(eq=False)
@@ -48,7 +52,7 @@ class Unit:
         if self.group is None or self.join is None:
             return self.reads if self.group else []
         node, value = self.join.node, self.join.value
-        if v in node.outputs[1:]:
+        if v in node.outputs and v != self.join.result:
             return []
         return [r for r in self.group.inputs if r != value and r not in node.inputs]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compiler.codegen.kernels.common import fmax, fmin, kind_of
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, make_tile, pointer
+from compiler.codegen.native import ITEMSIZE, Inline, Kernel, dtype, i64, make_tile, pointer
 from compiler.codegen.native.math import exp, log
 from compiler.codegen.native.selection import frozen
 
@@ -82,10 +82,11 @@ def reduce_rows(lo, hi, src, shift, dst, meta):
     m = i64(meta, 3)
     n, pieces, chunk, rows, length, kept = m[0], m[1], m[2], m[3], m[4], m[5]
     reduced = m[6]
+    {room}
     for u in range(hi - lo):
         k, c = (lo + u) // pieces, (lo + u) % pieces
         {shift}
-        base, rest = src, k
+        base, rest = {src}, k
         for a in range(kept):
             base += SIZE * (rest % m[7 + 2 * a]) * m[8 + 2 * a]
             rest = rest // m[7 + 2 * a]
@@ -101,8 +102,8 @@ def reduce_rows(lo, hi, src, shift, dst, meta):
                 rest = rest // m[w + 2 * q]
             run = min(stretches - first, stop - r)
             for j in range(run):
-                x_at = ptr(at + j * step, 0)
                 count = min(STRETCH, length - (first + j) * STRETCH)
+                x_at = ptr({at}, 0)
                 a = INNER
                 for i in range(count):
                     x = x_at[i]
@@ -186,17 +187,25 @@ def reduce_columns(lo, hi, src, shift, dst, meta):
 '''
 
 
+_FOUND = {"room": "", "src": "src", "at": "at + j * step"}
+_COMPUTED = {"room": "room = room_tile()", "src": "0", "at": "load(src, room, at + j * step, count)"}
+"""Where dense rows come from: from memory, by addresses; or from a function, by numbers of elements."""
+
 _SHIFT = "s = {0} if -MOST < {0} < MOST else ZERO"  # -inf - -inf would be NaN
 
 
 @cache
-def make_reduce(op: str, src: str, dst: str, columns: bool, stage: str = "whole") -> Kernel:
+def make_reduce(
+    op: str, src: str, dst: str, columns: bool, stage: str = "whole", load: Inline[..., int] | None = None
+) -> Kernel:
     """The kernel of a reduction (op as for `rule`) from dtype src to dst, along dense rows or across them.
 
     Arguments: src, shift, dst, meta: count n of the elements of a result, pieces and rows of a piece (`chunk`), rows,
     elements in all stretches of a row or columns, number of kept and of reduced axes; extent and stride of each,
     innermost first (the kept axes without the columns; the first reduced axis of dense rows counts stretches).
     stage: "whole", or "first" to make parts of results and "last" to make results of parts.
+    load: of dense rows that it computes itself: `load(src, room, at, count)` gives the address of the elements from
+    number `at` on, which may be `room`. The loop that sums is the same, so that LLVM forms the same lanes.
     """
     kind = kind_of(src)
     r = rule(op, kind)
@@ -207,6 +216,7 @@ def make_reduce(op: str, src: str, dst: str, columns: bool, stage: str = "whole"
     shifted = op == "LogSumExp"
     in_place = columns and op in ("Max", "Min")  # the totals of columns lie in memory
     text = (_COLUMNS if columns else _ROWS).format(
+        **(_COMPUTED if load else _FOUND),
         each="x" if stage == "last" else r.each,
         join=f"frozen({r.join})" if in_place else r.join,
         finish="t" if stage == "first" else r.finish,
@@ -219,7 +229,7 @@ def make_reduce(op: str, src: str, dst: str, columns: bool, stage: str = "whole"
         "START": getattr(np, dtype(wide).numpy)(constants[r.start]),
         "INNER": constants[r.start],
         "WIDE": dtype(wide).value,
-        "SIZE": ITEMSIZE[src],
+        "SIZE": 1 if load else ITEMSIZE[src],
         "OUT": ITEMSIZE[dst],
         "SHIFT": ITEMSIZE[inner],
         "STRETCH": STRETCH,
@@ -232,6 +242,8 @@ def make_reduce(op: str, src: str, dst: str, columns: bool, stage: str = "whole"
         "ptr_shift": pointer(inner),
         "tile": make_tile(WIDTH, inner),
         "wide_tile": make_tile(WIDTH, wide),
+        "room_tile": make_tile(STRETCH, src),
+        "load": load,
         "u64_of": dtype("u64").value,
         "i64": i64,
         "np": np,
