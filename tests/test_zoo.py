@@ -13,7 +13,7 @@ import pytest
 
 import compiler
 from tests.models.zoo import ZOO, needs_zoo, zoo_folder
-from tests.slopes import exact_loss, rough_loss, slope
+from tests.slopes import exact_loss, in_float64, rough_loss, slope
 
 pytestmark = needs_zoo
 RATE = 0.001  # of the published runs
@@ -56,21 +56,35 @@ def test_autoencoder_takes_four_steps_of_sgd() -> None:
 
 
 def test_resnet_gives_the_summed_gradients_of_four_batches() -> None:
+    """In float64: one Relu reads 2e-7, which rounding may decide the other way. float32 agrees where it cannot."""
     model = "07_resnet8_bn"
     batches, results = published(model)
-    training = ZOO[model].training("sgd", RATE)
-    step = compiler.compile(training)
-    (name,) = ZOO[model].inputs
-    gradients = gradients_of(training)
-    initial = {n: step.state[n].copy() for n in (g.removesuffix(".gradient") for g in gradients)}
-    total = dict.fromkeys(initial, 0.0)
-    losses = []
+    z = ZOO[model]
+    inference, options = z.inference(), {"output": z.output, "batch": None, "batch_norm": z.batch_norm}
+    exact, rough = (
+        compiler.make_training_model(m, loss=z.loss, optimizer="sgd", lr=RATE, target="label", **options)
+        for m in (in_float64(inference), inference)
+    )
+    gradients = gradients_of(exact)
+    relus = [f"{n.input[0]}.train" for n in inference.graph.node if n.op_type == "Relu"]
+    steps = [compiler.compile(m) for m in (exact, rough)]
+    initial = {n: steps[1].state[n].copy() for n in (g.removesuffix(".gradient") for g in gradients)}
+    total: dict[str, Any] = dict.fromkeys(initial, 0.0)
+    losses, sure = [], 0
     for x, y in batches:
-        for n, a in initial.items():
-            step.state[n] = a
-        outputs = step({name: x, "label": y}, fetch=gradients)
-        losses.append(outputs["loss"])
-        total = {n: total[n] + outputs[f"{n}.gradient"].astype(np.float64) for n in initial}
+        for step in steps:
+            for n, a in initial.items():
+                step.state[n] = a.astype(step.state[n].dtype)
+        (name,) = z.inputs
+        wide = steps[0]({name: x.astype(np.float64), "label": y}, fetch=[*gradients, *relus])
+        narrow = steps[1]({name: x, "label": y}, fetch=gradients)
+        losses.append(narrow["loss"])
+        total = {n: total[n] + wide[f"{n}.gradient"] for n in initial}
+        if min(np.abs(wide[r]).min() / wide[r].std() for r in relus) > 1e-5:
+            sure += 1
+            for g in gradients:
+                np.testing.assert_allclose(narrow[g], wide[g], rtol=0, atol=2e-5 * np.abs(wide[g]).max(), err_msg=g)
+    assert sure == 2
     np.testing.assert_allclose(np.ravel(losses), results["loss"], rtol=1e-5)
     compared = [n for n in initial if spelled(n) in results]
     assert len(compared) > 20

@@ -38,7 +38,9 @@ def _operands(i: Any) -> list[Any]:
 
 def _fuse(function: Any) -> None:
     uses = Counter(id(v) for i in _instructions(function) for v in _operands(i))
-    single = {id(i): i for i in _instructions(function) if i.opname == "fmul" and "contract" in i.flags and uses[id(i)] == 1}
+    single = {
+        id(i): i for i in _instructions(function) if i.opname == "fmul" and "contract" in i.flags and uses[id(i)] == 1
+    }
     fused: dict[int, tuple[Any, Any]] = {}
     for block in function.blocks if single else ():
         found: list[Any] = []
