@@ -91,8 +91,9 @@ class Executable:
         status = self._status
         status.value = 0
         self._run()
-        if status.value:
-            raise self._refused(status.value, feeds)
+        if refused := status.value:
+            status.value = 0  # it is the word of all who share the arena
+            raise self._refused(refused, feeds)
         return {name: view.copy() for name, view in self._outputs}
 
     def _refused(self, status: int, feeds: Mapping[str, Array]) -> RefusedError:
