@@ -281,8 +281,10 @@ class StepFunction:
             self._recent.clear()
             self._arena = Block(0)  # free the old one first
             self._arena = Block(code.layout.arena_bytes, "the step's arena")
-        pool, arena = self._backend.pool, self._arena
-        return Executable(code.layout, code.address, code.const, self._block, pool, code.keep, arena, self._turn)
+        return Executable(
+            code.layout, code.address, code.const, self._block, self._backend.pool, code.keep, self._arena, self._turn,
+            code.watch,
+        )  # fmt: skip
 
     def _key(self, role: str, arrays: Mapping[str, Array], fetch: tuple[str, ...]) -> tuple[Any, ...]:
         """What decides which executable runs: shapes, and values of static inputs."""
