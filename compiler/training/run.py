@@ -143,16 +143,12 @@ class Run:
 
     def _lock(self, folder: Path) -> None:
         """Make a folder ours until training or the process ends, or the run is forgotten. InputError: it is taken."""
-        handle = os.open(folder, os.O_RDONLY)
-        self._unlock = weakref.finalize(self, os.close, handle)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._unlock = weakref.finalize(self, os.close, _opened(folder))
         except BlockingIOError as e:
             raise InputError(
                 f"another run is at work in {str(folder)!r}: wait for its end, or use another folder"
             ) from e
-        except OSError:
-            pass  # a file system without locks
 
     def train(
         self,
@@ -332,10 +328,27 @@ def _finite(row: Row, name: str | None) -> float | None:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders, the innermost first, as long as there is nothing in them."""
+    """Remove folders, the innermost first, as long as there is nothing in them and no other run has made it its own."""
     with suppress(OSError):
         for folder in folders:
-            folder.rmdir()
+            handle = _opened(folder)
+            try:
+                folder.rmdir()
+            finally:
+                os.close(handle)
+
+
+def _opened(folder: Path) -> int:
+    """A folder, open, and locked where the file system has locks. BlockingIOError: a run has it. OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:
+        pass  # a file system without locks
+    return handle
 
 
 def _extreme(larger: bool) -> str:

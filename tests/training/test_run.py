@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -428,6 +429,17 @@ def test_a_folder_that_stays_empty_goes(tmp_path: Path) -> None:
             run.check(trainer())
         del run
     assert os.listdir(tmp_path) == ["there"]
+
+
+def test_a_folder_that_another_run_has_by_now_stays(tmp_path: Path) -> None:
+    for trains in (True, False):
+        run = Run(tmp_path / "a" / "run")
+        list(run.train(trainer(), 1) if trains else ())
+        shutil.rmtree(tmp_path / "a")
+        run = Run(tmp_path / "a" / "run")  # only now the first one is forgotten
+        list(run.train(trainer(), 1))
+        assert sorted(os.listdir(tmp_path / "a" / "run")) == FILES
+        shutil.rmtree(tmp_path / "a")
 
 
 def test_files_that_are_of_no_run(tmp_path: Path) -> None:
