@@ -180,6 +180,24 @@ def checked_flag(what: str, value: Any) -> bool:
     return bool(value)
 
 
+def checked_text(what: str, value: Any) -> str:
+    """An argument that is a string, as a name. InputError: it is none."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} must be a string, not {shown(value)}")
+    return value
+
+
+def checked_names(what: str, value: Any) -> tuple[str, ...]:
+    """Names, of outputs say. InputError: no list of strings."""
+    try:
+        found = None if isinstance(value, str | bytes) else tuple(value)
+    except TypeError:
+        found = None
+    if found is None or not all(isinstance(n, str) for n in found):
+        raise InputError(f"{what} must be a list of names, not {shown(value)}")
+    return found
+
+
 def checked_call(what: str, value: Any) -> Any:
     """An argument that is called, or None. InputError: neither."""
     if value is not None and not callable(value):

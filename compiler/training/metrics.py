@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.api import names_of
-from compiler.errors import CompileError, InputError, did_you_mean
+from compiler.errors import CompileError, InputError, checked_names, did_you_mean
 from compiler.frontend import NeedsStatic, Source
 from compiler.ir.graph import Graph
 from compiler.ir.types import FLOATS, INTEGERS, TensorType
@@ -231,7 +230,7 @@ class Metrics:
         return f"{WHAT} has no array {', '.join(map(repr, self._lacking))}"
 
     def _named(self, names: Sequence[str]) -> list[_Compared | _Scalar]:
-        names = names_of(names, "metrics")
+        names = checked_names("metrics", names)
         found: list[_Compared | _Scalar] = []
         problems = []
         for name in dict.fromkeys(names):
