@@ -26,7 +26,7 @@ from compiler.errors import (
     checked_names,
     checked_path,
     checked_seed,
-    checked_text,
+    checked_string,
     did_you_mean,
 )
 from compiler.fitting import checked_limit, fitted
@@ -169,7 +169,7 @@ def program(
     straight_through: bool = False,
 ) -> Program:
     """The IR of a model's graphs: as imported (until="import"), after the pass `until`, or after all passes."""
-    if until is not None and checked_text("until", until) not in ("import", *PASS_NAMES):
+    if until is not None and checked_string("until", until) not in ("import", *PASS_NAMES):
         near = did_you_mean(until, PASS_NAMES) or f": there are import, {', '.join(PASS_NAMES)}"
         raise InputError(f"there is no pass {until!r}{near}")
     checked_flag("straight_through", straight_through)
@@ -253,7 +253,7 @@ def _is_default(value: Any) -> bool:
 def graph_of(program: Program, role: str) -> Graph:
     """A graph of a program. InputError: it has none of that role."""
     graphs = program.graphs()
-    if checked_text("graph", role) not in graphs:
+    if checked_string("graph", role) not in graphs:
         raise InputError(f"the model has no graph {role!r}: it has {', '.join(graphs)}")
     return graphs[role]
 

@@ -180,7 +180,7 @@ def checked_flag(what: str, value: Any) -> bool:
     return bool(value)
 
 
-def checked_text(what: str, value: Any) -> str:
+def checked_string(what: str, value: Any) -> str:
     """An argument that is a string, as a name. InputError: it is none."""
     if not isinstance(value, str):
         raise InputError(f"{what} must be a string, not {shown(value)}")
