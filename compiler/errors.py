@@ -72,21 +72,27 @@ class InputError(OnnxcError, ValueError):
 class RefusedError(InputError):
     """Values found wrong while the step ran: an index out of range. The state is as it was before the call.
 
-    input, index, value: the first element that is wrong, if it is one of an input: its name, place and value; sample:
-    of a Trainer's data, the number of the sample that has it. Else '', (), None.
+    input, index, value: the first element that is wrong, if it is one of an input: its name, place and value. data: of
+    a Trainer what the place is of, as "the data"; sample: the number of its sample there. Else '', (), None.
     """
 
     def __init__(
-        self, what: str, input: str = "", index: tuple[int, ...] = (), value: Any = None, sample: int | None = None
+        self,
+        what: str,
+        input: str = "",
+        index: tuple[int, ...] = (),
+        value: Any = None,
+        sample: int | None = None,
+        data: str = "",
     ):
-        self.what, self.input, self.index, self.value, self.sample = what, input, index, value, sample
+        self.what, self.input, self.index, self.value, self.sample, self.data = what, input, index, value, sample, data
         place = f"[{', '.join(map(str, index))}]" if index else ""
-        of = "" if sample is None else f" (sample {sample} of the data)"
-        where = f"{input!r}{place} is {value}{of}: " if input else ""
-        super().__init__(f"{where}{what}; nothing was updated: correct the input and call again")
+        where = f"{input!r}{place}{data and f' of {data}'} is {value}: " if input else ""
+        remedy = "correct the data" if data else "correct the input and call again"
+        super().__init__(f"{where}{what}; nothing was updated: {remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.input, self.index, self.value, self.sample)
+        return type(self), (self.what, self.input, self.index, self.value, self.sample, self.data)
 
 
 class StateError(OnnxcError, ValueError):
