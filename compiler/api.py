@@ -23,9 +23,11 @@ from compiler.errors import (
     Problem,
     checked_flag,
     checked_integer,
+    checked_names,
+    checked_path,
     checked_seed,
+    checked_string,
     did_you_mean,
-    shown,
 )
 from compiler.fitting import checked_limit, fitted
 from compiler.frontend import Source, accepted, best_attempt, read
@@ -95,7 +97,7 @@ def compile(
     """
     seed, through = checked_seed(seed), checked_flag("straight_through", straight_through)
     source, arrays = loaded(_own(model), dims, static, max_trip)
-    wanted = None if outputs is None else names_of(outputs)
+    wanted = None if outputs is None else checked_names("outputs", outputs)
     given = (
         checked_threads(threads),
         threads is None,
@@ -109,17 +111,6 @@ def compile(
     work = Specializations(source, options)
     work.warm_up()
     return StepFunction(work, work.initial())
-
-
-def names_of(names: Sequence[str], what: str = "outputs") -> tuple[str, ...]:
-    """Names, of outputs say. InputError: they are no list of names."""
-    try:
-        found = None if isinstance(names, str | bytes) else tuple(names)
-    except TypeError:
-        found = None
-    if found is None or not all(isinstance(n, str) for n in found):
-        raise InputError(f"{what} must be a list of names, not {shown(names)}")
-    return found
 
 
 def checked_threads(threads: Any) -> int:
@@ -140,21 +131,20 @@ def loaded(
     model: Model, dims: Mapping[str, int] | None, static: Mapping[str, Any] | None, max_trip: int | None
 ) -> tuple[Source, dict[str, AnyArray]]:
     """A model without problems, and static inputs as arrays. CompileError, InputError."""
-    source, report = _read(model, max_trip)
-    if source is not None and dims is not None:
-        source.sizes(dims)
+    source, report = _read(model, dims, max_trip)
     arrays = {} if source is None else _static(source, static)
     typed = {} if source is None else {n: as_typed(source, n, a) for n, a in arrays.items()}
     source = accepted(source, report, dims, typed)
     return source, arrays
 
 
-def _read(model: Model, max_trip: int | None) -> tuple[Source | None, Report]:
-    """A model with its bound of loops, and what is wrong with it. InputError."""
+def _read(model: Model, dims: Mapping[str, int] | None, max_trip: int | None) -> tuple[Source | None, Report]:
+    """A model with its bound of loops, and what is wrong with it. InputError: also sizes of dims that it has not."""
     most = None if max_trip is None else checked_integer("max_trip", max_trip, 1, MOST_TRIPS)
     source, report = read(model)
     if source is not None:
         source.max_trip = most
+        source.sizes({} if dims is None else dims)
     return source, report
 
 
@@ -179,7 +169,7 @@ def program(
     straight_through: bool = False,
 ) -> Program:
     """The IR of a model's graphs: as imported (until="import"), after the pass `until`, or after all passes."""
-    if until is not None and until not in ("import", *PASS_NAMES):
+    if until is not None and checked_string("until", until) not in ("import", *PASS_NAMES):
         near = did_you_mean(until, PASS_NAMES) or f": there are import, {', '.join(PASS_NAMES)}"
         raise InputError(f"there is no pass {until!r}{near}")
     checked_flag("straight_through", straight_through)
@@ -244,7 +234,7 @@ def training_graph(
     """
     bound: dict[str, Any] = {"dims": dims, "static": static, "max_trip": max_trip}
     bound["straight_through"] = straight_through
-    if until is None and (given := [name for name, value in bound.items() if value]):
+    if until is None and (given := [name for name, value in bound.items() if not _is_default(value)]):
         raise InputError(f"{given[0]} is of no use without a pass: give until='expand_gradients' or another as well")
     whole = written_out(accepted(*read(model)), algorithm)
     if until is None:
@@ -255,10 +245,15 @@ def training_graph(
     return lowered
 
 
+def _is_default(value: Any) -> bool:
+    """Whether an argument says nothing: it is None or False, or a mapping of nothing."""
+    return value is None or value is False or (isinstance(value, Mapping) and not value)
+
+
 def graph_of(program: Program, role: str) -> Graph:
     """A graph of a program. InputError: it has none of that role."""
     graphs = program.graphs()
-    if role not in graphs:
+    if checked_string("graph", role) not in graphs:
         raise InputError(f"the model has no graph {role!r}: it has {', '.join(graphs)}")
     return graphs[role]
 
@@ -291,7 +286,7 @@ def examine(
 ) -> Examined:
     """What `check` tells, sorted. Arguments and errors as there."""
     try:
-        source, report = _read(model, max_trip)
+        source, report = _read(model, dims, max_trip)
     except ModelError as e:
         return Examined(e.problems)
     if source is None:
@@ -365,13 +360,14 @@ def build(
     seed, straight_through = checked_seed(seed), checked_flag("straight_through", straight_through)
     threads, limit = checked_threads(threads), checked_limit(memory_limit)
     check_name(name)
-    check_replaceable(Path(folder))
+    into = Path(checked_path("folder", folder))
+    check_replaceable(into)
     machine = target(cpu)
     source, arrays = loaded(model, dims, static, max_trip)
     typed = {n: as_typed(source, n, a) for n, a in arrays.items()}
     imported = source.program(dims or {}, typed, algorithm)
     if outputs is not None:
-        imported = replace(imported, step=returning(imported.step, names_of(outputs)))
+        imported = replace(imported, step=returning(imported.step, checked_names("outputs", outputs)))
     work = run_program(imported, has_kernel, seed=seed, straight_through=straight_through)
     states = state_types(source, algorithm)
     work = replace(work, step=fitted(work.step, limit, threads, states))
@@ -394,4 +390,4 @@ def build(
         options=options,
         averages=averages_of(source, algorithm),
     )
-    write_artifact(recipe, Path(folder))
+    write_artifact(recipe, into)

@@ -72,21 +72,27 @@ class InputError(OnnxcError, ValueError):
 class RefusedError(InputError):
     """Values found wrong while the step ran: an index out of range. The state is as it was before the call.
 
-    input, index, value: the first element that is wrong, if it is one of an input: its name, place and value; sample:
-    of a Trainer's data, the number of the sample that has it. Else '', (), None.
+    input, index, value: the first element that is wrong, if it is one of an input: its name, place and value. data: of
+    a Trainer what the place is of, as "the data"; sample: the number of its sample there. Else '', (), None.
     """
 
     def __init__(
-        self, what: str, input: str = "", index: tuple[int, ...] = (), value: Any = None, sample: int | None = None
+        self,
+        what: str,
+        input: str = "",
+        index: tuple[int, ...] = (),
+        value: Any = None,
+        sample: int | None = None,
+        data: str = "",
     ):
-        self.what, self.input, self.index, self.value, self.sample = what, input, index, value, sample
+        self.what, self.input, self.index, self.value, self.sample, self.data = what, input, index, value, sample, data
         place = f"[{', '.join(map(str, index))}]" if index else ""
-        of = "" if sample is None else f" (sample {sample} of the data)"
-        where = f"{input!r}{place} is {value}{of}: " if input else ""
-        super().__init__(f"{where}{what}; nothing was updated: correct the input and call again")
+        where = f"{input!r}{place}{data and f' of {data}'} is {value}: " if input else ""
+        remedy = "correct the data" if data else "correct the input and call again"
+        super().__init__(f"{where}{what}; nothing was updated: {remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.input, self.index, self.value, self.sample)
+        return type(self), (self.what, self.input, self.index, self.value, self.sample, self.data)
 
 
 class StateError(OnnxcError, ValueError):
@@ -178,6 +184,24 @@ def checked_flag(what: str, value: Any) -> bool:
     if type(value).__name__ != "bool":  # that is what NumPy's is called, too
         raise InputError(f"{what} must be True or False, not {shown(value)}")
     return bool(value)
+
+
+def checked_string(what: str, value: Any) -> str:
+    """An argument that is a string, as a name. InputError: it is none."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} must be a string, not {shown(value)}")
+    return value
+
+
+def checked_names(what: str, value: Any) -> tuple[str, ...]:
+    """Names, of outputs say. InputError: no list of strings."""
+    try:
+        found = None if isinstance(value, str | bytes) else tuple(value)
+    except TypeError:
+        found = None
+    if found is None or not all(isinstance(n, str) for n in found):
+        raise InputError(f"{what} must be a list of names, not {shown(value)}")
+    return found
 
 
 def checked_call(what: str, value: Any) -> Any:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from compiler.api import Model, checked_threads, loaded, names_of
+from compiler.api import Model, checked_threads, loaded
 from compiler.codegen.footprint import footprint
 from compiler.codegen.plan import make_plan
 from compiler.codegen.support import has_kernel
+from compiler.errors import checked_flag, checked_names
 from compiler.fitting import checked_limit, fitted
 from compiler.ir.types import TensorType
 from compiler.passes.pipeline import passes, run
@@ -61,11 +62,12 @@ def memory(
     smallest: look also for the smallest `memory_limit`. CompileError, InputError as for `compile`.
     """
     count, limit = checked_threads(threads), checked_limit(memory_limit)
+    straight_through, smallest = checked_flag("straight_through", straight_through), checked_flag("smallest", smallest)
     source, arrays = loaded(model, dims, static, max_trip)
     typed = {n: as_typed(source, n, a) for n, a in arrays.items()}
     graph = source.graph("step", dict(dims or {}), typed, algorithm)
     if outputs is not None:
-        graph = returning(graph, names_of(outputs))
+        graph = returning(graph, checked_names("outputs", outputs))
     graph = run(graph, passes(has_kernel, "step", 0, straight_through))
     states = state_types(source, algorithm)
     smallest_limit = least(graph, partial(footprint, threads=count, states=states)) if smallest else None

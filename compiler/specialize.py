@@ -14,7 +14,7 @@ from onnx import AttributeProto, NodeProto
 
 from compiler.codegen.build import Compiled, compile_graph
 from compiler.codegen.memory import state_offsets
-from compiler.codegen.native import load, workers
+from compiler.codegen.native import checking, load, watched, workers
 from compiler.codegen.native.pool import make_pool
 from compiler.codegen.support import has_kernel
 from compiler.errors import InputError, ModelError, OnnxcError, Problem, UnsupportedError, did_you_mean
@@ -251,7 +251,8 @@ class Specializations:
                     graph = fitted(graph, self.options.memory_limit, threads, self._types)
                 compiled = compile_graph(graph, threads, self._types)
             const = Block.of(compiled.const).bytes
-            self._made[binding] = Code(compiled.layout, compiled.address, const)
+            watch = watched if compiled.checked else None
+            self._made[binding] = Code(compiled.layout, compiled.address, const, watch=watch)
             if binding.role == "step":
                 self._latest = compiled
             if len(self._made) > KEPT:
@@ -331,6 +332,7 @@ def _nodes(source: Source) -> Iterator[NodeProto]:
 
 @cache
 def _pool_code() -> PoolCode:
-    pool = make_pool()
-    addresses = load([pool.worker, pool.run])
-    return PoolCode(addresses[pool.worker.symbol], addresses[pool.run.symbol])
+    with checking(False):  # its memory is of no step
+        pool = make_pool()
+        addresses = load([pool.worker, pool.run])
+        return PoolCode(addresses[pool.worker.symbol], addresses[pool.run.symbol])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.emit import Emitted, emit
 from compiler.codegen.native import load
+from compiler.codegen.native.modes import checked
 from compiler.codegen.plan import Plan, make_plan
 from compiler.ir.graph import Graph
 from compiler.ir.types import AnyArray, TensorType
@@ -17,7 +18,8 @@ from compiler.runtime.layout import Layout
 class Compiled:
     """A graph in machine code in this process.
 
-    address: of `void step(int64 table, int64 thread, int64 threads)`; const: contents of the const block.
+    address: of `void step(int64 table, int64 thread, int64 threads)`; const: contents of the const block; checked:
+    whether it tests every access, so that it runs within `guarded` only.
     """
 
     graph: Graph
@@ -25,6 +27,7 @@ class Compiled:
     const: AnyArray
     address: int
     source: str
+    checked: bool
 
 
 def plan_and_emit(
@@ -39,4 +42,4 @@ def compile_graph(graph: Graph, threads: int = 1, states: Mapping[str, TensorTyp
     """Compile a graph for this machine; what the cache has is not compiled again. BuildError, UnsupportedError."""
     plan, emitted = plan_and_emit(graph, threads, states)
     address = load([emitted.step])[emitted.step.symbol]
-    return Compiled(graph, plan.layout, plan.const, address, emitted.source)
+    return Compiled(graph, plan.layout, plan.const, address, emitted.source, checked())

@@ -99,7 +99,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Address of the status word, for a kernel that only looks whether something is wrong already."""
+    """Address of the status word, for a kernel that only looks whether something is wrong already; 0: no check yet."""
 
 
 @dataclass(frozen=True, slots=True)

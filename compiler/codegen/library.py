@@ -20,7 +20,7 @@ from compiler.codegen.library_cpu import required
 from compiler.codegen.library_tables import Contents, Graph, Stored, code, constants, exports, header
 from compiler.codegen.native import Target, checking, compile_objects, shared_library
 from compiler.codegen.native.pool import make_pool
-from compiler.errors import BuildError, InputError
+from compiler.errors import BuildError, InputError, checked_string, shown
 from compiler.ir.graph import Program
 from compiler.ir.types import AnyArray, TensorType
 from compiler.runtime.layout import Layout, Slot
@@ -47,7 +47,7 @@ def library_file(name: str) -> str:
 
 def check_name(name: str) -> None:
     """InputError: no prefix of C names, or one whose functions the C library has already."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name):
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", checked_string("name", name)):
         raise InputError(f"name must be a C identifier of letters, digits and single underscores, not {name!r}")
     process = ctypes.CDLL(None)
     taken = [f for f in exports(name) if hasattr(process, f)]
@@ -110,7 +110,10 @@ def build_library(
 
 def _compiler(cc: str) -> list[str]:
     """The command of a C compiler, its program with its path. BuildError: there is none."""
-    command = shlex.split(cc)
+    try:
+        command = shlex.split(checked_string("cc", cc))
+    except ValueError as e:
+        raise InputError(f"cc must be a command, not {shown(cc)}: {e}") from e
     program = shutil.which(command[0]) if command else None
     if program is None:
         raise BuildError(f"there is no C compiler {cc!r}: install one (gcc or clang), or name it with cc=")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.codegen.native import Target
-from compiler.errors import InputError
+from compiler.errors import InputError, checked_string
 
 
 class Feature(NamedTuple):
@@ -86,7 +86,7 @@ def target(cpu: str) -> Target:
     """The target that a user names: "host", this machine, or a level of x86-64. InputError: another name."""
     host = Target.host()
     known = ["host", *(_LEVELS if architecture(host) == "x86_64" else ())]
-    if cpu not in known:
+    if checked_string("cpu", cpu) not in known:
         raise InputError(f"cpu must be one of {', '.join(map(repr, known))} on this machine, not {cpu!r}")
     return host if cpu == "host" else Target(cpu, "", host.triple)
 

@@ -309,8 +309,8 @@ class _Planner:
                 message = f"{what}, in {where(u.nodes[0])}"
                 self.messages.setdefault(message, self._fed(value) if u in self.s.units else "")
                 return [(ARENA, STATUS), (-1, (list(self.messages).index(message) + 1) * ELEMENTS)]
-            case Peek():
-                return [(ARENA, STATUS)]
+            case Peek():  # (where nothing is checked nobody looks at the word, and it may be that of an earlier run)
+                return [(ARENA, STATUS) if self.messages else (-1, 0)]
             case Listing(items):
                 start = len(self.words)
                 self.words += [(-1, i) if isinstance(i, int) else self._address(i) for i in items]

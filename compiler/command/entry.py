@@ -9,6 +9,7 @@ import click
 
 import compiler
 from compiler.command.building import build, lower
+from compiler.command.hints import wrong_option
 from compiler.command.inspecting import check, dump_ir, operators
 from compiler.command.making import make_training
 from compiler.command.memory import memory
@@ -45,7 +46,8 @@ def _run() -> int:
         return USAGE
     except click.UsageError as e:
         path = e.ctx.command_path if e.ctx else "onnxc"
-        error(f"{e.format_message()} See {path} --help")
+        text = wrong_option(e, command.commands) if isinstance(e, click.NoSuchOption) else e.format_message()
+        error(f"{text} See {path} --help")
         return USAGE
     try:
         if sys.stdout is not None:

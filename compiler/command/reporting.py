@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,17 @@ REFUSED, USAGE, INTERRUPTED = 1, 2, 130
 DEBUG = "ONNXC_DEBUG"
 """Environment variable: show the traceback of every exception."""
 
-_OPTIONS = {
+_OPTIONS: Mapping[str, str | tuple[str, ...]] = {
     "max_trip": "--max-trip N", "static": "--static FILE.npz", "dims": "--dim NAME=SIZE", "cc": "--cc COMMAND",
     "cpu": "--cpu NAME", "straight_through": "--straight-through", "name": "--name NAME", "loss": "--loss NAME",
-    "output": "--output NAME", "outputs": "--keep-output NAME", "target": "--target NAME",
+    "output": "--output NAME", "outputs": ("--keep-output NAME", "--output NAME"), "target": "--target NAME",
     "loss_weights": "--loss-weight OUTPUT=W", "train": "--train PATTERN", "freeze": "--freeze PATTERN",
     "batch_norm": "--batch-norm HOW", "initialize": "--initialize HOW", "lr": "--lr", "seed": "--seed N",
     "batch": "--batch -", "validation": "--eval DATA", "resume": "--resume", "monitor": "--monitor METRIC",
     "memory_limit": "--memory-limit SIZE", "batch_dim": "--batch-dim N",
 }  # fmt: skip
+"""Argument in Python -> option; of several, the one that the command has."""
+
 _ARGUMENT = re.compile(
     # names of the model are in quotes, and stay as they are (an apostrophe opens none); so does code, `name=array`
     rf"""(?<!\w)'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"|\b(?P<key>{"|".join(_OPTIONS)})="""
@@ -87,12 +89,23 @@ def shell(text: str) -> str:
         key = found["key"] or found["first"]
         if key is None:
             return found[0]
-        name = _OPTIONS[key].partition(" ")[0]
+        whole = _option(key)
+        name = whole.partition(" ")[0]
         if found["value"] == "True":  # a flag
             return name
-        return _OPTIONS[key] if found["value"] else f"{name} " if found["value"] == "" else name
+        return whole if found["value"] else f"{name} " if found["value"] == "" else name
 
     return _ARGUMENT.sub(option, text)
+
+
+def _option(argument: str) -> str:
+    """The option for an argument, with what it takes, as the command that runs calls it."""
+    known = _OPTIONS[argument]
+    if isinstance(known, str):
+        return known
+    context = click.get_current_context(silent=True)
+    there = [] if context is None else [option for p in context.command.params for option in p.opts]
+    return next((k for k in known if k.partition(" ")[0] in there), known[0])
 
 
 def _lines(e: Exception) -> list[str]:

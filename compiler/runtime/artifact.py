@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import ArtifactError, InputError, StateError
+from compiler.errors import ArtifactError, InputError, StateError, checked_path
 from compiler.runtime.checkpoint import load_state
 from compiler.runtime.executable import Code
 from compiler.runtime.files import replacing
@@ -284,5 +284,5 @@ def load(folder: str | os.PathLike[str], *, threads: int | None = None) -> StepF
     threads: up to the number that it was built for, which is the default. What the step computes has the same bits as
     in the process that built it. ArtifactError: the folder is no artifact or is damaged, or is for another machine.
     """
-    artifact = Artifact(Path(folder), threads)
+    artifact = Artifact(Path(checked_path("folder", folder)), threads)
     return StepFunction(artifact, artifact.initial())

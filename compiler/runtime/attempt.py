@@ -32,7 +32,10 @@ Attempt = Callable[[dict[str, Any]], dict[str, Array] | None]
 #             try:
 #                 view0[...] = x0  # of several small ones: pack(memory, 0, x0.tobytes(), x1.tobytes())
 #                 run()
-#                 return None if status else {'loss': copy0()}
+#                 if status:
+#                     status[...] = 0
+#                     return None
+#                 return {'loss': copy0()}
 #             finally:
 #                 turn.running = False
 
@@ -83,7 +86,7 @@ def make_attempt(
     run that was refused and changed nothing; None if none is. turn: the function takes it while it runs, and does not
     run within another run. packed: how to copy the inputs, if not one by one. The function gives copies of the outputs
     by name, or None if it ran not or in vain; what inputs it copied the next run overwrites. A status that is left from
-    an earlier run only makes this one vain, so it is never cleared here.
+    an earlier run, one that was interrupted, only makes this one vain, so it is cleared only where it is found.
     """
     known: dict[str, Any] = {"ndarray": np.ndarray, "run": run, "status": status, "turn": turn, "held": turn.held}
     lines = [f"if len(feeds) != {len(inputs)}:", "    return None", "try:", "    pass"]
@@ -99,7 +102,8 @@ def make_attempt(
     if packed is not None:
         known |= {"pack": packed.pack, "memory": packed.memory}
         work = [f"pack(memory, 0, {', '.join(f'x{i}.tobytes()' for i in packed.order)})"]
-    work += ["run()", f"return {copies}" if status is None else f"return None if status else {copies}"]
+    work += ["run()", *(() if status is None else ("if status:", "    status[...] = 0", "    return None"))]
+    work.append(f"return {copies}")
     lines += ["with held:", "    if turn.running:", "        return None", "    turn.running = True", "    try:"]
     lines += [*(f"        {line}" for line in work), "    finally:", "        turn.running = False"]
     text = "\n".join(["def attempt(feeds):", *(f"    {line}" for line in lines), ""])

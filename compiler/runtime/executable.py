@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,19 +17,23 @@ from compiler.runtime.memory import Array, Block
 from compiler.runtime.threads import Pool, alone
 from compiler.runtime.turn import Turn
 
+Watch = Callable[[Callable[[], None], Sequence[tuple[int, int]]], Callable[[], None]]
+"""Makes of what runs code, and the [start, end) ranges of its memory, what also raises if it touches any other."""
+
 
 @dataclass(frozen=True, eq=False)
 class Code:
     """A graph in machine code.
 
     address: of `void step(int64 table, int64 thread, int64 threads)`. const: bytes of the const block. keep:
-    whatever must outlive the code.
+    whatever must outlive the code. watch: of code that tests its accesses.
     """
 
     layout: Layout
     address: int
     const: Array
     keep: object = None
+    watch: Watch | None = None
 
 
 class Executable:
@@ -37,7 +41,7 @@ class Executable:
 
     `run` is neither thread-safe nor reentrant: its caller has the turn, which `attempt` takes itself. `keep` is
     whatever must outlive the code. Nothing in the arena is kept from one run to the next; without one it gets its own,
-    and likewise with the turn.
+    and likewise with the turn. watch: see `Code`.
     """
 
     def __init__(
@@ -50,9 +54,10 @@ class Executable:
         keep: object = None,
         arena: Block | None = None,
         turn: Turn | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.layout, self.address, self.pool, self._keep = layout, address, pool, keep
-        self._turn = turn or Turn()
+        self._turn, self._watch = turn or Turn(), watch
         self.state = state
         self._arena = Block(layout.arena_bytes, "the step's arena") if arena is None else arena
         self._const = Block.of(const, "constants")
@@ -69,6 +74,9 @@ class Executable:
             self._runs_by(Measured(single, together, self._status, self._runs_by) if pool.measured else together)
 
     def _runs_by(self, run: Callable[[], None]) -> None:
+        if self._watch is not None:
+            memory: list[Array] = [*(b.bytes for b in self._blocks.values()), self._table]
+            run = self._watch(run, [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in memory])
         self._run = run
         partly = any(s.dtype in BITS for s in self.layout.inputs)  # not any byte is an element
         word = self._arena.bytes[self.layout.status :][:8].view(np.int64).reshape(())
@@ -91,8 +99,9 @@ class Executable:
         status = self._status
         status.value = 0
         self._run()
-        if status.value:
-            raise self._refused(status.value, feeds)
+        if refused := status.value:
+            status.value = 0  # it is the word of all who share the arena
+            raise self._refused(refused, feeds)
         return {name: view.copy() for name, view in self._outputs}
 
     def _refused(self, status: int, feeds: Mapping[str, Array]) -> RefusedError:

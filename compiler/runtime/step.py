@@ -11,7 +11,17 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from compiler.errors import InputError, OnnxcError, StateError, UnknownStateError, checked_seed, did_you_mean
+from compiler.errors import (
+    InputError,
+    OnnxcError,
+    StateError,
+    UnknownStateError,
+    checked_flag,
+    checked_path,
+    checked_seed,
+    did_you_mean,
+    shown,
+)
 from compiler.runtime.arguments import as_array, check_names, check_shape
 from compiler.runtime.checkpoint import load_state, save_state
 from compiler.runtime.executable import Code, Executable
@@ -105,12 +115,12 @@ class State(MutableMapping[str, Array]):
         return self._block.view(self._slot(name))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._slots
+        return isinstance(name, str) and name in self._slots  # (what has no hash is no name, either)
 
     def _slot(self, name: str) -> Slot:
-        if name not in self._slots:
+        if name not in self:
             near = did_you_mean(name, self._slots) or f": there are {', '.join(map(repr, self._slots)) or 'none'}"
-            raise UnknownStateError(f"there is no state {name!r}{near}")
+            raise UnknownStateError(f"there is no state {shown(name)}{near}")
         return self._slots[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -281,8 +291,10 @@ class StepFunction:
             self._recent.clear()
             self._arena = Block(0)  # free the old one first
             self._arena = Block(code.layout.arena_bytes, "the step's arena")
-        pool, arena = self._backend.pool, self._arena
-        return Executable(code.layout, code.address, code.const, self._block, pool, code.keep, arena, self._turn)
+        return Executable(
+            code.layout, code.address, code.const, self._block, self._backend.pool, code.keep, self._arena, self._turn,
+            code.watch,
+        )  # fmt: skip
 
     def _key(self, role: str, arrays: Mapping[str, Array], fetch: tuple[str, ...]) -> tuple[Any, ...]:
         """What decides which executable runs: shapes, and values of static inputs."""
@@ -293,12 +305,12 @@ class StepFunction:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all state to a safetensors file, bit exact, whole or not at all."""
         with self._turn.lock:
-            save_state(path, self.state)
+            save_state(checked_path("path", path), self.state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read state that `save` wrote. StateError: a foreign file; says what is missing, extra or different."""
         with self._turn.lock:
-            load_state(path, self.state)
+            load_state(checked_path("path", path), self.state)
 
     def averaged(self) -> dict[str, Array]:
         """The running averages by the name of the variable that they are of: live arrays, as those of `state`.
@@ -315,7 +327,7 @@ class StepFunction:
         averaged: variables of which there is a running average have its values; the others, as running statistics of
         BatchNormalization, are as they are. StateError: the model keeps no averages.
         """
-        averages = self.averaged() if averaged else {}
+        path, averages = checked_path("path", path), self.averaged() if checked_flag("averaged", averaged) else {}
         with self._turn.lock:
             self._backend.export(path, {**self.state, **averages})
 
@@ -363,7 +375,7 @@ def _names(fetch: Iterable[Any] | None) -> tuple[str, ...]:
     if isinstance(fetch, np.ndarray) or not isinstance(fetch, Iterable | None):
         what = f"fetch is a list of names, not {type(fetch).__name__}"
         raise InputError(f"{what}; an input of that name goes into a mapping: {{'fetch': ...}}")
-    names = tuple(dict.fromkeys(fetch or ()))
+    names = tuple(fetch or ())
     if bad := [n for n in names if not isinstance(n, str)]:
-        raise InputError(f"fetch is a list of names, and {bad[0]!r} is none")
-    return names
+        raise InputError(f"fetch is a list of names, and {shown(bad[0])} is none")
+    return tuple(dict.fromkeys(names))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import InputError, checked_path, did_you_mean
+from compiler.errors import InputError, RefusedError, checked_path, did_you_mean
 from compiler.frontend.types import InputType
 from compiler.runtime.arguments import held
 from compiler.runtime.arrays import as_plain
@@ -235,7 +235,7 @@ class Dataset:
         plain = {n: as_plain(f"array {n!r} of {what}", arrays[n]) for n in inputs if n in arrays}
         if missing := [n for n in inputs if n not in plain and n not in optional]:
             raise InputError(_lacks(what, missing, [n for n in arrays if n not in inputs], list(arrays)))
-        self._what, self._inputs = what, inputs
+        self.what, self.inputs = what, inputs
         axes = samples_of(inputs).axes(inputs) if axes is None else axes
         self.axes = {n: axes[n] for n in plain if n in axes}
         """The arrays that have samples, each with their axis."""
@@ -259,7 +259,7 @@ class Dataset:
         found = dict(known)
         of = dict.fromkeys(known, "that is given")
         for name, c in self._columns.items():
-            t = self._inputs[name]
+            t = self.inputs[name]
             for axis, (d, n) in enumerate(zip(t.dims, c.array.shape, strict=True)):
                 if axis == c.axis:
                     continue
@@ -270,7 +270,7 @@ class Dataset:
                 why = f", and {d!r} is {want}, {of[d]}" if isinstance(d, str) else ""
                 why += f"; its axis {c.axis} counts samples" if c.axis else ""
                 raise InputError(
-                    f"array {name!r} of {self._what} has shape {list(c.array.shape)}, with {n} at axis {axis}: the "
+                    f"array {name!r} of {self.what} has shape {list(c.array.shape)}, with {n} at axis {axis}: the "
                     f"model takes {t}{why}"
                 )
         return found
@@ -292,6 +292,16 @@ class Dataset:
         column = self._columns[name]
         for start in range(0, 1 if column.axis is None else self._size, samples):
             yield start, column.rows(slice(start, start + samples))
+
+    def refused(self, e: RefusedError, rows: Array | slice) -> RefusedError:
+        """The error of a step that had these samples, with the place of its element here."""
+        if e.input not in self._columns:
+            return RefusedError(e.what, e.input, e.index, e.value, data=self.what)
+        index, sample, axis = e.index, None, self.axes.get(e.input)
+        if axis is not None:
+            sample = int(np.arange(self._size)[rows][index[axis]])
+            index = (*index[:axis], sample, *index[axis + 1 :])
+        return RefusedError(e.what, e.input, index, e.value, sample, self.what)
 
     def fingerprint(self) -> str:
         """A hash of names, types, shapes and up to 256 samples, spread over all: tells one data set from another."""

@@ -6,17 +6,21 @@ have; it then gives of a batch a sum and how many it is of.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from compiler.errors import InputError
 from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import INTEGERS, TensorType, numpy_dtype
 from compiler.runtime.layout import ML_DTYPES
 from compiler.runtime.memory import Array
+from compiler.training.data import Dataset
+
+_ROWS = 4096  # labels that are looked at together
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 
@@ -230,10 +234,9 @@ class Indices:
         return wrong if self.ignored is None else wrong & (numbers != self.ignored)
 
 
-def indices(g: Graph, outputs: Collection[str]) -> list[Indices]:
-    """The inputs that are labels of a loss, or indices of a Gather, in what these outputs are computed from."""
-    needed = {g.outputs[n] for n in outputs}
-    found = []
+def indices(g: Graph, values: Iterable[str]) -> list[Indices]:
+    """The inputs that are labels of a loss, or indices of a Gather, in what these values are computed from."""
+    needed, found = set(values), []
     for node in reversed(g.nodes):
         if needed.isdisjoint(node.results):
             continue
@@ -251,6 +254,25 @@ def indices(g: Graph, outputs: Collection[str]) -> list[Indices]:
         if value in g.inputs and g.type(value).dtype in INTEGERS:
             found.append(Indices(value, low, size, ignored, where(node)))
     return found[::-1]
+
+
+def check_indices(data: Dataset, g: Graph, values: Iterable[str]) -> None:
+    """InputError: labels or indices in the data that a run which computes these values would refuse."""
+    needed = [i for i in indices(g, values) if i.input in data.names]
+    if problems := [what for i in needed if (what := first_wrong(data, i.input, i))]:
+        raise InputError("; ".join(dict.fromkeys(problems)))
+
+
+def first_wrong(data: Dataset, name: str, allowed: Measure | Indices) -> str:
+    """The first number of an array that is wrong, which else would be found in the middle of training; or ''."""
+    axis = data.axes.get(name, 0)
+    for start, rows in data.parts(name, _ROWS):
+        part = as_numbers(rows, data.inputs[name].dtype)
+        if (wrong := allowed.wrong(part)).any():
+            first = np.unravel_index(wrong.argmax(), wrong.shape)
+            index = [int(i) + (start if k == axis else 0) for k, i in enumerate(first)] or ""
+            return f"{name!r}{index} of {data.what} is {part[first]}, {allowed.rule}"
+    return ""
 
 
 def _maker(g: Graph, value: str) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.api import names_of
-from compiler.errors import CompileError, InputError, did_you_mean
+from compiler.errors import CompileError, InputError, RefusedError, checked_names, did_you_mean
 from compiler.frontend import NeedsStatic, Source
 from compiler.ir.graph import Graph
 from compiler.ir.types import FLOATS, INTEGERS, TensorType
@@ -18,14 +17,20 @@ from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import as_typed
 from compiler.training.data import Dataset
-from compiler.training.measures import Indices, Measure, accuracy, as_numbers, axis_of_output, indices, mean_error
+from compiler.training.measures import (
+    Measure,
+    accuracy,
+    as_numbers,
+    axis_of_output,
+    check_indices,
+    first_wrong,
+    mean_error,
+)
 from compiler.training.samples import Samples, samples_of
 
 WHAT = "the validation data"
 
 LOSS, ACCURACY = "loss", "accuracy"
-
-_ROWS = 4096  # labels that are looked at together
 
 COMPARED: Mapping[str, Callable[[Graph, str, str, TensorType], Measure | str]] = {
     ACCURACY: accuracy,
@@ -124,7 +129,8 @@ class Metrics:
         self._whole = bool(self._scalars) and not self._is_open(first)
         if self._whole and len(self.data) % batch:
             self._note_rest()
-        self._check_indices()
+        run = self._graph.outputs if self._evaluates else self._source.inference_outputs
+        check_indices(self.data, self._graph, [self._graph.outputs[n] for n in run])
 
     # --- what the model has --------------------------------------------------------------------------------
     def _first(self, batch: int) -> tuple[int, dict[str, Array], Graph]:
@@ -209,7 +215,7 @@ class Metrics:
                 continue
             if kind == ACCURACY and self._types[metric.label].dtype not in INTEGERS:
                 continue  # numbers to be met, which only look like answers to yes-or-no questions
-            if wrong := self._wrong(metric.label, metric.measure):
+            if wrong := first_wrong(self.data, metric.label, metric.measure):
                 reasons.append(f"metric {kind!r}: {wrong}")
                 continue
             found.append(metric)
@@ -231,7 +237,7 @@ class Metrics:
         return f"{WHAT} has no array {', '.join(map(repr, self._lacking))}"
 
     def _named(self, names: Sequence[str]) -> list[_Compared | _Scalar]:
-        names = names_of(names, "metrics")
+        names = checked_names("metrics", names)
         found: list[_Compared | _Scalar] = []
         problems = []
         for name in dict.fromkeys(names):
@@ -241,7 +247,7 @@ class Metrics:
                 problems.append(str(e))
         if problems:
             raise InputError("; ".join(problems))
-        wrong = [(m, self._wrong(m.label, m.measure)) for m in found if isinstance(m, _Compared)]
+        wrong = [(m, first_wrong(self.data, m.label, m.measure)) for m in found if isinstance(m, _Compared)]
         if problems := [f"metric {m.name!r}: {what}" for m, what in wrong if what]:
             raise InputError("; ".join(problems))
         return found
@@ -337,33 +343,17 @@ class Metrics:
         same = shape[axis : axis + 1] == (self._batch,)
         return (measure, axis) if same else "they have samples along different axes"
 
-    # --- checking ------------------------------------------------------------------------------------------
-    def _wrong(self, name: str, allowed: Measure | Indices) -> str:
-        """The first number of an array that is wrong, which else would be found in the middle of training; or ''."""
-        axis = self.data.axes.get(name, 0)
-        for start, rows in self.data.parts(name, _ROWS):
-            part = as_numbers(rows, self._types[name].dtype)
-            if (wrong := allowed.wrong(part)).any():
-                first = np.unravel_index(wrong.argmax(), wrong.shape)
-                index = [int(i) + (start if k == axis else 0) for k, i in enumerate(first)] or ""
-                return f"{name!r}{index} of {WHAT} is {part[first]}, {allowed.rule}"
-        return ""
-
-    def _check_indices(self) -> None:
-        """InputError: labels or indices that a run would refuse, after an epoch of training that then were lost."""
-        run = self._graph.outputs if self._evaluates else self._source.inference_outputs
-        needed = [i for i in indices(self._graph, run) if i.input in self._types]
-        problems = [what for i in needed if (what := self._wrong(i.input, i))]
-        if problems:
-            raise InputError("; ".join(dict.fromkeys(problems)))
-
     # --- measuring -----------------------------------------------------------------------------------------
     def __call__(self) -> dict[str, float]:
         """Measure on the current state. NaN: of no label that counts."""
         total = dict.fromkeys(self.names, 0.0)
         count = dict.fromkeys(self.names, 0.0)
-        for rows, samples in self._batches():
-            outputs = self._run(rows)
+        for where, samples in self._batches():
+            rows = self.data.rows(where)
+            try:
+                outputs = self._run(rows)
+            except RefusedError as e:
+                raise self.data.refused(e, where) from None
             if samples == self._batch or not self._whole:
                 for s in self._scalars:
                     total[s.name] += float(self._number(outputs, s.output).reshape(())) * samples
@@ -375,7 +365,7 @@ class Metrics:
                 count[m.name] += counted
         return {n: total[n] / count[n] if count[n] else float("nan") for n in self.names}
 
-    def _batches(self) -> Iterator[tuple[dict[str, Array], int]]:
+    def _batches(self) -> Iterator[tuple[Array | slice, int]]:
         """The samples in order. A batch that is not full is filled up with the last sample, unless scalars need it so.
 
         Then another size is compiled, if it can be.
@@ -383,9 +373,9 @@ class Metrics:
         for start in range(0, len(self.data), self._batch):
             samples = min(self._batch, len(self.data) - start)
             if samples == self._batch or (self._scalars and not self._whole):
-                yield self.data.rows(slice(start, start + samples)), samples
+                yield slice(start, start + samples), samples
             elif self._compared:
-                yield self.data.rows(np.minimum(np.arange(start, start + self._batch), len(self.data) - 1)), samples
+                yield np.minimum(np.arange(start, start + self._batch), len(self.data) - 1), samples
 
     def _run(self, rows: Mapping[str, Array]) -> dict[str, Array]:
         if self._evaluates:

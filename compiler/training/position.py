@@ -33,8 +33,9 @@ class Position:
     epoch: epochs done, with their validation. samples: those done of the epoch that runs. step: steps done in all.
     total: sum of the losses of this epoch, each times the samples of its step; None without a loss. nan_step: the first
     step of this epoch whose loss was not finite. seconds: that this epoch took so far. monitor, larger: the
-    value that decides which model is the best one (see `Run`), and whether its largest is the best. best, best_epoch:
-    the best one so far and its epoch. rows: of each epoch the mark of its row in a log.
+    value that decides which model is the best one (see `Run`), and whether its largest is the best. first: epochs done
+    before the run began. best, best_loss, best_epoch: the best one so far, the validation loss with it, and its epoch,
+    0 if there is none. rows: of each epoch the mark of its row in a log.
     """
 
     epoch: int = 0
@@ -45,7 +46,9 @@ class Position:
     seconds: float = 0.0
     monitor: str | None = None
     larger: bool = False
+    first: int = 0
     best: float | None = None
+    best_loss: float | None = None
     best_epoch: int = 0
     rows: list[int] = field(default_factory=list)
 
@@ -115,12 +118,18 @@ def _wrong(p: Position, samples: int, batch: int) -> str:
         "seconds": isinstance(p.seconds, float) and 0 <= p.seconds < math.inf,
         "monitor": p.monitor is None or isinstance(p.monitor, str),
         "larger": isinstance(p.larger, bool),
-        "best": p.best is None or (isinstance(p.best, float) and math.isfinite(p.best)),
+        "first": _counts(p.first) and p.first <= p.epoch,
+        "best": _is_value(p.best),
+        "best_loss": _is_value(p.best_loss) and (p.best is not None or p.best_loss is None),
         "best_epoch": _counts(p.best_epoch) and p.best_epoch <= p.epoch and (p.best_epoch > 0) == (p.best is not None),
         "rows": isinstance(p.rows, list) and len(p.rows) <= p.epoch and all(r == NO_ROW or _counts(r) for r in p.rows),
     }
     assert rules.keys() == {f.name for f in fields(Position)}
     return next((f"{name} cannot be {getattr(p, name)!r}" for name, fits in rules.items() if not fits), "")
+
+
+def _is_value(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
 def _counts(value: object) -> bool:

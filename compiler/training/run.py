@@ -25,6 +25,7 @@ from compiler.errors import (
 )
 from compiler.runtime.files import remove_parts
 from compiler.training.log import Log, Row, Written, check_log, mark, read_log
+from compiler.training.metrics import LOSS
 from compiler.training.position import NO_ROW
 from compiler.training.trainer import Epoch, Progress, Trainer, column
 
@@ -43,9 +44,9 @@ class Run:
 
     log: a file that ends with .csv or .jsonl, by default log.csv in the folder. monitor: the column of the log that
     decides which model is best: by default the first metric, or without validation the loss. The smallest value is the
-    best one, the largest of accuracy, and with monitor_max. early_stop: end after so many epochs in a row that were not
-    the best. stop_on_nan: end with a DivergedError if the loss is not finite; the checkpoint is then one of before that
-    step.
+    best one, the largest of accuracy, and with monitor_max; of equal ones that of the smaller validation loss, if it is
+    measured. early_stop: end after so many epochs of this run in a row that were not the best. stop_on_nan: end with a
+    DivergedError if the loss is not finite; the checkpoint is then one of before that step.
 
     After `train`: ended is why it did: "epochs", "early stop" or "request". rows: those of the log, also where
     there is no file of it. InputError: the folder holds a run and `resume` is not given, or it has none to resume, or
@@ -68,6 +69,7 @@ class Run:
         self.folder = None if folder is None else Path(checked_path("folder", folder))
         self.ended: str | None = None
         self.rows: list[Row] = []
+        self._begun = False
         self._resume, self._monitor_max = checked_flag("resume", resume), checked_flag("monitor_max", monitor_max)
         self._stop_on_nan = checked_flag("stop_on_nan", stop_on_nan)
         self._every = None if every is None else checked_integer("every", every)
@@ -141,16 +143,12 @@ class Run:
 
     def _lock(self, folder: Path) -> None:
         """Make a folder ours until training or the process ends, or the run is forgotten. InputError: it is taken."""
-        handle = os.open(folder, os.O_RDONLY)
-        self._unlock = weakref.finalize(self, os.close, handle)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._unlock = weakref.finalize(self, os.close, _opened(folder))
         except BlockingIOError as e:
             raise InputError(
                 f"another run is at work in {str(folder)!r}: wait for its end, or use another folder"
             ) from e
-        except OSError:
-            pass  # a file system without locks
 
     def train(
         self,
@@ -211,6 +209,9 @@ class Run:
                 )
         at = trainer.position
         at.monitor, at.larger = monitor, larger
+        if not self._resume and not self._begun:  # of this run are the epochs from here on
+            at.first, at.best, at.best_loss, at.best_epoch = at.epoch, None, None, 0
+        self._begun = True
         log = None
         if self.log is not None:
             log = Log(self.log, list(Epoch(0, 0, 0, None, dict.fromkeys(trainer.metrics, 0.0)).record()))
@@ -230,15 +231,19 @@ class Run:
             if progress is not None:
                 progress(epoch, done, loss)
 
-        self.ended = "early stop" if self._waited(trainer) else "epochs"
-        if self.ended == "early stop":
+        def waited() -> bool:
+            if at.epoch < epochs and self._waited(trainer):
+                self.ended = "early stop"
+            return self.ended == "early stop"
+
+        self.ended = "epochs"
+        if waited():
             return
         try:
             for epoch in trainer.run(epochs, after, stop=lambda: asked, stop_on_nan=self._stop_on_nan):
                 self._keep(trainer, epoch, log)
                 yield epoch
-                if self._waited(trainer):
-                    self.ended = "early stop"
+                if waited():
                     break
                 if asked := stop is not None and bool(stop()):
                     break
@@ -263,14 +268,12 @@ class Run:
     def _keep(self, trainer: Trainer, epoch: Epoch, log: Log | None) -> None:
         """Write what an epoch gave. The checkpoint comes last: without it, all is done again, with the same bits."""
         at, row = trainer.position, epoch.record()
-        value = row.get(at.monitor) if at.monitor is not None else None
-        best = (
-            value is not None
-            and math.isfinite(value)
-            and (at.best is None or (value > at.best if at.larger else value < at.best))
-        )
+        value, loss = _finite(row, at.monitor), _finite(row, column(LOSS))
+        best = value is not None and (at.best is None or (value > at.best if at.larger else value < at.best))
+        if value is not None and value == at.best:
+            best = loss is not None and (at.best_loss is None or loss < at.best_loss)
         if best:
-            at.best, at.best_epoch = value, epoch.number
+            at.best, at.best_loss, at.best_epoch = value, loss, epoch.number
         if self.folder is not None:
             for name in (LAST, BEST) if best else (LAST,):
                 trainer.step.export(self.folder / name)
@@ -285,9 +288,10 @@ class Run:
             trainer.save(self.checkpoint)
 
     def _waited(self, trainer: Trainer) -> bool:
-        """Whether training has gone on long enough without a better model."""
+        """Whether training has gone on long enough without a better model; epochs without a run do not count."""
         at = trainer.position
-        return self._early_stop is not None and at.epoch - at.best_epoch >= self._early_stop
+        waits = sum(row != NO_ROW for row in at.rows[max(at.first, at.best_epoch) :])
+        return self._early_stop is not None and waits >= self._early_stop
 
     def _monitored(self, trainer: Trainer) -> tuple[str | None, bool]:
         """The column that decides, and whether its largest value is the best one. InputError: there is no such one.
@@ -317,11 +321,34 @@ def _check_trainer(trainer: Any) -> Trainer:
     return trainer
 
 
+def _finite(row: Row, name: str | None) -> float | None:
+    """The number of a column, if it has one that is finite."""
+    value = None if name is None else row.get(name)
+    return value if value is not None and math.isfinite(value) else None
+
+
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders, the innermost first, as long as there is nothing in them."""
+    """Remove folders, the innermost first, as long as there is nothing in them and no other run has made it its own."""
     with suppress(OSError):
         for folder in folders:
-            folder.rmdir()
+            handle = _opened(folder)
+            try:
+                folder.rmdir()
+            finally:
+                os.close(handle)
+
+
+def _opened(folder: Path) -> int:
+    """A folder, open, and locked where the file system has locks. BlockingIOError: a run has it. OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:
+        pass  # a file system without locks
+    return handle
 
 
 def _extreme(larger: bool) -> str:

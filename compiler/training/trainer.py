@@ -35,6 +35,7 @@ from compiler.runtime.memory import Array
 from compiler.runtime.step import StepFunction
 from compiler.specialize import Options, Specializations, as_typed
 from compiler.training.data import Dataset
+from compiler.training.measures import check_indices
 from compiler.training.metrics import Metrics, losses_among
 from compiler.training.position import (
     Identity,
@@ -205,6 +206,7 @@ class Trainer:
             types = {n: graph.type(v) for n, v in graph.outputs.items() if outputs is None or n in outputs}
             scalars = [n for n, t in types.items() if t.size == 1 and t.dtype in FLOATS]
             self.loss = next(iter(losses_among(scalars, source, algorithm)), "")
+            check_indices(self._data, graph, [*(graph.outputs[n] for n in types), *graph.updates.values()])
         self._metrics: Metrics | None = None
         if validation is not None:
             self._metrics = Metrics(
@@ -310,10 +312,7 @@ class Trainer:
         try:
             outputs = self.step(self._data.rows(rows))
         except RefusedError as e:
-            if not e.index or e.input not in self._data.axes:
-                raise
-            sample = int(np.arange(len(self._data))[rows][e.index[self._data.axes[e.input]]])
-            raise RefusedError(e.what, e.input, e.index, e.value, sample) from None
+            raise self._data.refused(e, rows) from None
         if self.loss is None:
             scalars = [n for n, a in outputs.items() if a.size == 1 and a.dtype.kind == "f"]
             self.loss = next(iter(losses_among(scalars, self._source, self._algorithm)), "")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+import compiler
+from compiler import specialize
 from compiler.codegen import memory, offsets
 from compiler.codegen.build import compile_graph
 from compiler.codegen.calls import Temp
-from compiler.codegen.native.guard import guarded
+from compiler.codegen.native import checking, guarded, watched
 from compiler.codegen.plan import BARRIER, BARRIER_BYTES, make_plan
 from compiler.codegen.support import has_kernel
 from compiler.frontend import load
 from compiler.passes.pipeline import run_program
 from compiler.runtime.executable import Executable
-from compiler.runtime.layout import ARENA, CONST, STATE
+from compiler.runtime.layout import ARENA, CONST, STATE, TABLE
 from compiler.runtime.memory import Block
 from compiler.runtime.threads import Pool
 from examples import digits, gan
@@ -48,6 +54,45 @@ def test_the_check_sees_a_value_that_is_not_allowed(monkeypatch: pytest.MonkeyPa
     violations, first, _ = _run("mlp", monkeypatch, hidden="logits")
     assert violations > 0
     assert "store" in first or "load" in first
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_checked_step_is_as_any_other(threads: int) -> None:
+    feeds, batch = {"images": np.ones((8, 1, 8, 8), np.float32), "labels": np.arange(8)}, {"N": 8}
+    step = compiler.compile(digits.build(), dims=batch, threads=threads)
+    with checking():
+        tested = compiler.compile(digits.build(), dims=batch, threads=threads)
+        for _ in range(4):  # the loops are other code, so they may round in another way
+            assert tested(feeds)["loss"] == pytest.approx(step(feeds)["loss"], rel=1e-5)
+        assert tested.evaluate(feeds)["loss"] == pytest.approx(step.evaluate(feeds)["loss"], rel=1e-5)
+        with pytest.raises(compiler.RefusedError, match="is 11: label out of range"):
+            tested({**feeds, "labels": np.full(8, 11)})
+
+
+def test_a_checked_step_tells_of_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(run: Callable[[], None], ranges: Sequence[tuple[int, int]]) -> Callable[[], None]:
+        return watched(run, [ranges[ARENA], ranges[CONST], ranges[TABLE]])
+
+    monkeypatch.setattr(specialize, "watched", blind)
+    feeds = {"images": np.ones((8, 1, 8, 8), np.float32), "labels": np.arange(8)}
+    with checking():
+        step = compiler.compile(digits.build(), threads=1)
+        for _ in range(2):
+            with pytest.raises(compiler.OnnxcError, match=r"the first: load of \d+ bytes in onnxc_\w+: "):
+                step(feeds)
+
+
+def test_the_environment_variable() -> None:
+    """In a process of its own, which reads it: as `python` and as `onnxc` do."""
+    code = (
+        "import compiler, numpy; from compiler.codegen.native.modes import checked; from examples import digits\n"
+        "step = compiler.compile(digits.build(), threads=1)\n"
+        "print(checked(), step(images=numpy.ones((2, 1, 8, 8), 'f'), labels=numpy.arange(2))['loss'] > 1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "ONNXC_CHECKED": "1"}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("True True\n", "")
 
 
 def _run(name: str, monkeypatch: pytest.MonkeyPatch, hidden: str) -> tuple[int, str, dict[str, Any]]:

@@ -20,7 +20,9 @@ from compiler.codegen.native import (
     native,
     optimized_ir,
     transpose_block,
+    watched,
 )
+from compiler.errors import OnnxcError
 
 MR, NV, VL = TILE["f32"]
 NR, N = NV * VL, transpose_block(4)
@@ -148,3 +150,25 @@ def test_without_a_table_everything_is_refused() -> None:
     with checking():
         native(write)(0, 1, address(x))
     assert x[0] == 0
+
+
+def test_a_guard_within_a_guard() -> None:
+    x, y = np.ones(8, np.float32), np.zeros(8, np.float32)
+    with guarded(x, y) as outer:
+        with guarded(x) as inner:
+            native(shift)(0, 8, address(x), address(y), 0)
+        native(shift)(0, 8, address(x), address(y), 0)
+    assert (inner.violations, outer.violations) == (8, 0)
+
+
+def test_watching_a_run() -> None:
+    x, y = np.ones(8, np.float32), np.zeros(8, np.float32)
+
+    def run() -> None:
+        native(shift)(0, 8, address(x), address(y), 0)
+
+    ranges = [(address(a), address(a) + a.nbytes) for a in (x, y)]
+    watched(run, ranges)()
+    assert y.tolist() == x.tolist()
+    with pytest.raises(OnnxcError, match=r"8 accesses .*the first: store of 4 bytes in onnxc_shift_"):
+        watched(run, ranges[:1])()

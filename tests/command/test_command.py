@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import compiler
+from compiler.command import entry, hints, reporting
+from compiler.frontend.making import loss_options, optimizer_spec
 from tests.command.running import ROOT, Done, process, refused
 from tests.frontend.small import LINEAR, STEP, UPDATES, linear, make_model, training_info
 
@@ -185,3 +188,43 @@ def test_models_that_are_none(onnxc: Callable[..., Done], folder: Path, name: st
             refused(done)
             assert any(part in done.err for part in message.split("|")), done.err
     assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "m", "--lr", "1"], "'--lr': `onnxc make-training` has --lr."),
+        (["train", "m", "--learning-rate", "1"], "'--learning-rate': `onnxc make-training` has --lr."),
+        (["make-training", "m", "--learning-rate", "1"], "'--learning-rate': it is --lr."),
+        (["make-training", "m", "--epochs", "1"], "'--epochs': `onnxc train` has --epochs."),
+        (["train", "m", "--weight-decay", "1"], "`onnxc make-training --optimizer-option weight_decay=VALUE`."),
+        (["make-training", "m", "--scheduler", "a"], "`onnxc make-training --optimizer-option schedule=VALUE`."),
+        (
+            ["make-training", "m", "--label-smoothing", "a"],
+            "`onnxc make-training --loss-option label_smoothing=VALUE`.",
+        ),
+        (["memory", "m", "--keep-output", "y"], "'--keep-output' (did you mean '--output'?)."),
+        (["check", "m", "--rubbish"], "'--rubbish'."),
+        (["--rubbish"], "'--rubbish'."),
+    ],
+)
+def test_where_an_option_is_given_instead(arguments: list[str], said: str, onnxc: Callable[..., Done]) -> None:
+    done = onnxc(*arguments)
+    refused(done, "error: No such option ", said, code=2)
+
+
+def test_names_of_options_of_optimizers_and_losses() -> None:
+    known = {name for options in optimizer_spec.DEFAULTS.values() for name in options}
+    assert known | optimizer_spec._UNSAID.keys() == hints.OF_OPTIMIZERS
+    assert set().union(loss_options._COMMON, *loss_options._OPTIONS.values()) == hints.OF_LOSSES
+
+
+def test_errors_name_options_that_there_are() -> None:
+    of = {name: {option for p in c.params for option in p.opts} for name, c in entry.command.commands.items()}
+    for argument, known in reporting._OPTIONS.items():
+        options = [o.partition(" ")[0] for o in ((known,) if isinstance(known, str) else known)]
+        for option in options:
+            (*_, last) = having = [name for name, there in of.items() if option in there]
+            assert having
+            with click.Context(entry.command.commands[last]):
+                assert reporting.shell(f"{argument}: wrong") in {f"{o}: wrong" for o in options if o in of[last]}

@@ -27,6 +27,7 @@ def test_the_report(onnxc: Callable[..., Done], tmp_path: Path) -> None:
     assert found["total"] <= limit
     assert found["recomputed"] > 0
     assert found["peak"][0]["bytes"] >= found["peak"][-1]["bytes"] > 0
+    refused(onnxc("memory", path, "--output", "lost"), "--output: the step has no output 'lost' (did you mean 'loss'?)")
     refused(onnxc("memory", path, "--memory-limit", "1KiB"), "the limit is 1024: ", "give a higher limit")
 
 

@@ -435,19 +435,22 @@ def test_why_only_the_loss_is_measured() -> None:
 
 
 def test_where_a_step_finds_a_label_that_is_wrong() -> None:
-    """The place in the batch, and the sample of the data that it is."""
+    """The place in the data, here that is changed while a model trains on it: at first all labels were looked at."""
     model = training(target="label")
     data = {"x": np.ones((40, 3), np.float32), "label": np.zeros(40, np.int64)}
+    trainer = compiler.Trainer(model, data, data, batch=40, threads=2, shuffle=True, seed=1)
     data["label"][[17, 23]] = 7
-    trainer = compiler.Trainer(model, data, batch=40, threads=2, shuffle=True, seed=1)
     order = np.random.default_rng([1, 1]).permutation(40)
-    first = min(int(np.flatnonzero(order == i)[0]) for i in (17, 23))
+    first = int(next(i for i in order if i in (17, 23)))
     with pytest.raises(compiler.RefusedError) as e:
         list(trainer.run(1))
-    assert (e.value.input, e.value.index, e.value.value, e.value.sample) == ("label", (first,), 7, order[first])
+    assert (e.value.input, e.value.index, e.value.value, e.value.sample) == ("label", (first,), 7, first)
     assert str(e.value) == (
-        f"'label'[{first}] is 7 (sample {order[first]} of the data): label out of range [0, 3) among the values of "
-        "'label', in node 'loss/loss'; nothing was updated: correct the input and call again"
+        f"'label'[{first}] of the data is 7: label out of range [0, 3) among the values of 'label', in node "
+        "'loss/loss'; nothing was updated: correct the data"
     )
+    assert trainer._metrics is not None
+    with pytest.raises(compiler.RefusedError, match=r"'label'\[17\] of the validation data is 7: .*correct the data$"):
+        trainer._metrics()
     copy = pickle.loads(pickle.dumps(e.value))
     assert (str(copy), copy.sample) == (str(e.value), e.value.sample)

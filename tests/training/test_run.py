@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -38,13 +39,16 @@ def untimed(log: Path) -> list[dict[str, float | None]]:
 
 
 class Scripted(Trainer):
-    """A trainer whose metric is what we say, epoch by epoch."""
+    """A trainer whose first metric is what we say, epoch by epoch, and its loss, if we do."""
 
     values: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
 
     def run(self, *args: Any, **options: Any) -> Any:
         for e in super().run(*args, **options):
-            yield replace(e, metrics={**e.metrics, self.metrics[0]: self.values[e.number - 1]})
+            said = {self.metrics[0]: self.values[e.number - 1]}
+            said |= {"loss": self.losses[e.number - 1]} if self.losses else {}
+            yield replace(e, metrics=e.metrics | said)
 
 
 def scripted(metric: str, *values: float) -> Scripted:
@@ -112,6 +116,22 @@ def test_best_is_of_the_best_epoch(tmp_path: Path) -> None:
             assert not (folder / "best.onnx").exists()
 
 
+def test_the_loss_decides_between_equal_ones(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    for i, (values, losses, best) in enumerate(
+        [
+            ((0.2, 1.0, 1.0, 1.0, 0.9), (0.1, 0.5, 0.3, 0.4, 0.1), 3),
+            ((1.0, 1.0, 1.0, 1.0, 1.0), (nan, inf, 0.3, nan, 0.3), 3),
+            ((1.0, 1.0, 1.0, 1.0, 1.0), (nan, nan, nan, nan, nan), 1),
+        ]
+    ):
+        for epochs in (2, 5):  # the loss is in the checkpoint, too
+            work = Scripted(tiny(), DATA, DATA, batch=20, metrics=["accuracy", "loss"])
+            work.values, work.losses = values, losses
+            list(Run(tmp_path / str(i), resume=epochs == 5).train(work, epochs))
+        assert work.position.best_epoch == best
+
+
 def test_the_loss_decides_without_validation(tmp_path: Path) -> None:
     work = Trainer(tiny(), DATA, batch=8)
     list(Run(tmp_path).train(work, 3))
@@ -132,6 +152,27 @@ def test_early_stop(tmp_path: Path) -> None:
     del run
     run = Run(tmp_path, resume=True, early_stop=4)  # patience is no part of what must be equal
     assert [e.number for e in run.train(scripted("loss", *values), 6)] == [6]
+    assert run.ended == "epochs"
+
+
+def test_early_stop_counts_epochs_of_the_run_only(tmp_path: Path) -> None:
+    work = scripted("loss", 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.3, 0.4, 0.5, 0.6, 0.7)
+    list(work.run(2))
+    run = Run(tmp_path / "a", early_stop=2)
+    assert [e.number for e in run.train(work, 11)] == [3, 4, 5]  # 0.1 was of no run, so 0.3 is the best
+    assert (run.ended, work.position.best_epoch) == ("early stop", 3)
+    assert list(run.train(work, 11)) == []
+    run = Run(tmp_path / "b", early_stop=2)  # another run of the same trainer has bests of its own
+    assert [e.number for e in run.train(work, 7)] == [6, 7]
+    assert (run.ended, work.position.best_epoch, work.position.first) == ("epochs", 7, 5)
+    assert (tmp_path / "b" / "best.onnx").exists()
+    list(work.run(9))  # without the run
+    assert [e.number for e in run.train(work, 11)] == [10, 11]
+
+
+def test_a_run_that_does_all_its_epochs_is_not_stopped(tmp_path: Path) -> None:
+    run = Run(tmp_path, early_stop=1)
+    assert len(list(run.train(scripted("loss", 0.1, 0.2), 2))) == 2
     assert run.ended == "epochs"
 
 
@@ -388,6 +429,17 @@ def test_a_folder_that_stays_empty_goes(tmp_path: Path) -> None:
             run.check(trainer())
         del run
     assert os.listdir(tmp_path) == ["there"]
+
+
+def test_a_folder_that_another_run_has_by_now_stays(tmp_path: Path) -> None:
+    for trains in (True, False):
+        run = Run(tmp_path / "a" / "run")
+        list(run.train(trainer(), 1) if trains else ())
+        shutil.rmtree(tmp_path / "a")
+        run = Run(tmp_path / "a" / "run")  # only now the first one is forgotten
+        list(run.train(trainer(), 1))
+        assert sorted(os.listdir(tmp_path / "a" / "run")) == FILES
+        shutil.rmtree(tmp_path / "a")
 
 
 def test_files_that_are_of_no_run(tmp_path: Path) -> None:

@@ -184,9 +184,13 @@ def test_which_sample_is_wrong() -> None:
     wrong[2, 13] = C
     with pytest.raises(compiler.InputError, match=r"'label'\[2, 13\] of the validation data is 3, out of range"):
         Trainer(model(EACH), {"x": X, "label": label}, {"x": X, "label": wrong}, batch_dim="N")
-    trainer = Trainer(model(EACH), {"x": X, "label": wrong}, batch=8, batch_dim="N", shuffle=False)
-    with pytest.raises(compiler.InputError, match=r"'label'\[2, 5\] is 3 \(sample 13 of the data\)"):
+    with pytest.raises(compiler.InputError, match=r"^'label'\[2, 13\] of the data is 3, out of range"):
+        Trainer(model(EACH), {"x": X, "label": wrong}, batch_dim="N")
+    trainer = Trainer(model(EACH), {"x": X, "label": label}, batch=8, batch_dim="N", shuffle=False)
+    label[:] = wrong
+    with pytest.raises(compiler.RefusedError, match=r"^'label'\[2, 13\] of the data is 3: label out of range") as e:
         list(trainer.run(1))
+    assert (e.value.index, e.value.sample) == ((2, 13), 13)
 
 
 def test_mapped_arrays_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

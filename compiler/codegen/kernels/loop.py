@@ -34,7 +34,8 @@ def end_iteration(
 ) -> None:
     """Count an iteration, and set go to whether there is another: none after a wrong index, it could go on forever.
 
-    moves: `count` pairs, of the address of a word and how much it grows with an iteration; in the end it is as before.
+    status: address, 0 if nothing is checked. moves: `count` pairs, of the address of a word and how much it grows with
+    an iteration; in the end it is as before.
     """
     if hi > lo:
         n = i64(counter, 0)[0] + 1
@@ -44,7 +45,7 @@ def end_iteration(
             goes = False
         if condition != 0 and u8(condition, 2)[0] == 0:
             goes = False
-        if i64(status, 4)[0] != 0:
+        if status != 0 and i64(status, 4)[0] != 0:
             goes = False
         u8(go, 3)[0] = 1 if goes else 0
         m = i64(moves, 5)

@@ -49,15 +49,15 @@ adds a matrix at the end, `make_micro_edge` also leaves out rows and columns of 
 {symbol: address}, `shared_library(objects, {name: symbol}, path, cc)`, `native(kernel)` -> a Python function.
 `optimized_ir(kernel)` and `assembly(kernel)` show what became of it. `with guarded(arrays...) as guard` builds checked
 kernels and counts what they touch outside those arrays (guard.violations, guard.first).
-Environment: ONNXC_CACHE (directory), ONNXC_CACHE_SIZE (MB), ONNXC_CHECKED=1 (test every access), ONNXC_PLAIN=1
-(`native` gives ordinary Python).
+Environment: ONNXC_CACHE (directory), ONNXC_CACHE_SIZE (MB), ONNXC_CHECKED=1 (test every access: steps bring `watched`,
+what `native` gives runs within `guarded` only), ONNXC_PLAIN=1 (`native` gives ordinary Python).
 """
 
 from compiler.codegen.native.build import assembly, compile_objects, optimized_ir, shared_library
 from compiler.codegen.native.convert import convert
 from compiler.codegen.native.dtypes import DTYPES, ITEMSIZE, Dtype, dtype
 from compiler.codegen.native.engine import load, native
-from compiler.codegen.native.guard import Guard, guarded
+from compiler.codegen.native.guard import Guard, guarded, watched
 from compiler.codegen.native.inline import ByDtype, Inline, inline
 from compiler.codegen.native.integers import (
     int_add,
@@ -186,4 +186,5 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "watched",
 ]

@@ -2,12 +2,17 @@
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from compiler.codegen.native import checked, engine, modes
+from compiler.errors import OnnxcError
+
+_turn = threading.RLock()
+_installed = 0  # address of the table that checked kernels look at
 
 
 class Guard:
@@ -67,15 +72,36 @@ class Guard:
 def guarded(*memory: "np.ndarray[Any, Any] | tuple[int, int]") -> Iterator[Guard]:
     """Build checked kernels inside this block (`native`, `load`) and let them touch `memory` only. Gives the Guard.
 
-    One at a time in a process: the table is one for all threads.
+    One at a time in a process: the table is one for all threads. Within another block this one's memory counts.
     """
+    global _installed
     guard = Guard()
     guard.allow(*memory)
-    with modes.checking():
+    with _turn, modes.checking():
         address = engine.load([checked.access])[checked.access.symbol]
         install = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(address)
-        install(checked.INSTALL, guard.address, 0, 0, 0)
+        before, _installed = _installed, guard.address
         try:
+            install(checked.INSTALL, _installed, 0, 0, 0)
             yield guard
         finally:
-            install(checked.INSTALL, 0, 0, 0, 0)
+            _installed = before
+            install(checked.INSTALL, _installed, 0, 0, 0)
+
+
+def watched(run: Callable[[], None], memory: Sequence[tuple[int, int]]) -> Callable[[], None]:
+    """`run`, of checked kernels, with these [start, end) ranges as all the memory that they may touch.
+
+    What it gives raises an OnnxcError after a run with another access.
+    """
+
+    def watching() -> None:
+        with guarded(*memory) as guard:
+            run()
+        if guard.violations:
+            raise OnnxcError(
+                f"{guard.violations} accesses outside the memory of the step, the first: {guard.first}; its results "
+                "are of no use, and neither is its state"
+            )
+
+    return watching
