@@ -1,9 +1,9 @@
 """Elementwise work beside a node whose kernel goes over its elements anyway: done there, it needs no pass of its own.
 
 A group of elementwise nodes that reads the first result of a node in `BEHIND`, or makes the first operand of one in
-`BEFORE` or `REDUCTIONS`, joins that node's unit, if the two would run one after the other: then it takes no more memory
-(but for the parts of a sum). The kernel gets functions, as of `Joint`, and the bits stay what they are: every loop that
-sums remains as it was.
+`BEFORE` or `REDUCTIONS`, joins that node's unit, if the two would run one after the other. The kernel gets functions,
+as of `Joint`, and the bits stay what they are: every loop that sums remains as it was. As a rule this takes no more
+memory, but it may take a little: operands of the first are in memory until the second has run, and a sum has parts.
 """
 
 from __future__ import annotations
