@@ -16,6 +16,7 @@ from compiler.codegen.export import bindings, export
 from compiler.codegen.library import check_name
 from compiler.codegen.library_artifact import Recipe, check_replaceable, write_artifact
 from compiler.codegen.library_cpu import target
+from compiler.codegen.native import building
 from compiler.codegen.support import has_kernel
 from compiler.errors import (
     InputError,
@@ -370,24 +371,23 @@ def build(
         imported = replace(imported, step=returning(imported.step, checked_names("outputs", outputs)))
     work = run_program(imported, has_kernel, seed=seed, straight_through=straight_through)
     states = state_types(source, algorithm)
-    work = replace(work, step=fitted(work.step, limit, threads, states))
     initial = initial_state(source, seed, algorithm)
     inference = trained_model(source, initial)
     options = {"dims": dict(dims or {}), "static": sorted(arrays), "seed": seed, "algorithm": algorithm}
     options |= {"max_trip": max_trip} if max_trip else {}
     options |= {"straight_through": True} if straight_through else {}
     options |= {"memory_limit": limit} if limit else {}
-    recipe = Recipe(
-        program=work,
-        states=state_slots(states),
-        initial=initial,
-        inference=inference.SerializeToString() if inference.ByteSize() < INLINE_LIMIT else None,
-        name=name,
-        version=__version__,
-        target=machine,
-        threads=threads,
-        cc=cc,
-        options=options,
-        averages=averages_of(source, algorithm),
-    )
-    write_artifact(recipe, into)
+    with building(machine):
+        recipe = Recipe(
+            program=replace(work, step=fitted(work.step, limit, threads, states)),
+            states=state_slots(states),
+            initial=initial,
+            inference=inference.SerializeToString() if inference.ByteSize() < INLINE_LIMIT else None,
+            name=name,
+            version=__version__,
+            threads=threads,
+            cc=cc,
+            options=options,
+            averages=averages_of(source, algorithm),
+        )
+        write_artifact(recipe, into)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import compiler
@@ -118,6 +120,35 @@ def test_portable_cpu(tmp_path: Path) -> None:
     if "avx512vl" not in Path("/proc/cpuinfo").read_text():
         with pytest.raises(compiler.ArtifactError, match=r"avx512.*x86-64-v4.*cpu="):
             compiler.load(tmp_path / "b")
+
+
+LEVELS = {"x86-64": "mr=6, nr=8", "x86-64-v3": "mr=6, nr=16", "x86-64-v4": "mr=8, nr=32"}
+
+
+@pytest.mark.parametrize("cpu", LEVELS)
+def test_kernels_are_those_of_the_cpu_that_is_built_for(cpu: str, tmp_path: Path) -> None:
+    """Whatever this machine is, and whatever was made for it before."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("levels of x86-64")
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        product (float[64,96] x) => (float[64,80] y) <float[96,80] w> { y = MatMul(x, w) }"""
+    )
+    w = rng.standard_normal((96, 80), dtype=np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    training = compiler.make_training_model(model, loss="mse", batch=None)
+    feeds = {"x": rng.standard_normal((64, 96), dtype=np.float32), "target": np.zeros((64, 80), np.float32)}
+    here = compiler.compile(training)(feeds)
+    compiler.build(training, tmp_path / "a", cpu=cpu)
+    products = [line for line in (tmp_path / "a" / "step.py").read_text().splitlines() if "make_gemm," in line]
+    assert products
+    assert all(LEVELS[cpu] in line for line in products)
+    try:
+        step = compiler.load(tmp_path / "a")
+    except compiler.ArtifactError:
+        pytest.skip(f"this machine is no {cpu}")
+    np.testing.assert_allclose(step(feeds)["loss"], here["loss"], rtol=1e-6)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -64,16 +64,16 @@ def build_library(
     name: str,
     title: str,
     version: str,
-    target: Target,
     threads: int = 1,
     cc: str = "cc",
 ) -> Built:
-    """Write the shared library and the header of a program into a folder.
+    """Write the shared library and the header of a program into a folder, for the target that is built for.
 
     states: all, in the layout that the graphs share. weights: a safetensors file of them, whose header the library
     repeats when it saves. BuildError: no C compiler, or it refuses. UnsupportedError: nodes without a kernel.
     """
     check_name(name)
+    target = Target.current()
     cc = shlex.join(_compiler(cc))
     types = {s.name: TensorType(s.dtype, s.shape) for s in states}
     stored, order, head = _stored(weights, states)
@@ -81,14 +81,14 @@ def build_library(
     blocks: dict[str, AnyArray] = {}
     source = ""
     with checking(False):  # a library stands alone: nobody reports what checked kernels find
-        kernels = [*(pool := make_pool(target))]
+        kernels = [*(pool := make_pool())]
         for role, graph in program.graphs().items():
             plan, emitted = plan_and_emit(graph, threads, types)
             graphs.append(Graph(role, plan.layout, emitted.step.symbol, f"{name}_{role}_constants"))
             blocks[graphs[-1].constants] = plan.const
             kernels.append(emitted.step)
             source = source or emitted.source
-        objects = compile_objects(kernels, target)
+        objects = compile_objects(kernels)
         symbols = (pool.worker.symbol, pool.run.symbol)
     if sum(b.nbytes for b in blocks.values()) > CONSTANTS_LIMIT:
         raise BuildError(f"the constants are larger than {CONSTANTS_LIMIT >> 20} MB: make the large ones variables")

@@ -48,7 +48,6 @@ class Recipe:
     inference: bytes | None
     name: str
     version: str
-    target: Target
     threads: int = 1
     cc: str = "cc"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +55,10 @@ class Recipe:
 
 
 def write_artifact(recipe: Recipe, folder: Path) -> None:
-    """Write an artifact; one of that name is replaced. BuildError: the folder is anything else; no C compiler."""
+    """Write an artifact for the target that is built for; one of that name is replaced.
+
+    BuildError: the folder is anything else; no C compiler.
+    """
     check_replaceable(folder)
     folder = Path(os.path.realpath(folder))
     try:
@@ -102,11 +104,12 @@ def _publish(part: Path, folder: Path, old: Path) -> None:
 
 
 def _fill(r: Recipe, folder: Path) -> None:
+    target = Target.current()
     initial = {s.name: as_array(f"state {s.name!r}", r.initial[s.name], s.dtype) for s in r.states}
     save_state(folder / WEIGHTS, initial)
     built = build_library(
         r.program, r.states, folder / WEIGHTS, folder, name=r.name, title=r.program.step.name, version=r.version,
-        target=r.target, threads=r.threads, cc=r.cc,
+        threads=r.threads, cc=r.cc,
     )  # fmt: skip
     (folder / IR).write_text(dump(r.program), encoding="utf-8")
     (folder / SOURCE).write_text(built.source, encoding="utf-8")
@@ -118,8 +121,8 @@ def _fill(r: Recipe, folder: Path) -> None:
         name=r.name,
         library=built.library.name,
         machine=this_machine(),
-        cpu=r.target.cpu,
-        features=tuple(f.name for f in required(r.target)),
+        cpu=target.cpu,
+        features=tuple(f.name for f in required(target)),
         threads=r.threads,
         states=tuple(r.states),
         graphs=built.layouts,
@@ -129,7 +132,7 @@ def _fill(r: Recipe, folder: Path) -> None:
         about={
             "model": r.program.step.name,
             "options": dict(r.options),
-            "target": {"triple": r.target.triple, "cpu": r.target.cpu, "features": r.target.features},
+            "target": {"triple": target.triple, "cpu": target.cpu, "features": target.features},
             "versions": {"onnxc": r.version, **{p: version_of(p) for p in ("llvmlite", "numba", "numpy", "onnx")}},
         },
     )

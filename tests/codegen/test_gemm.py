@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from compiler.codegen.calls import In, Out
 from compiler.codegen.kernels import gemm
 from compiler.codegen.kernels.gemm import tall_tiles
-from compiler.codegen.native import TILE
+from compiler.codegen.native import tile_for
 from compiler.errors import UnsupportedError
 from tests.codegen.runner import NodeRun, make_node, run_op
 
 Array = NDArray[np.generic]
 FLOATS = ("float32", "float64")
 TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
-MR, NR = TILE["f32"].mr, TILE["f32"].nr
+MR, NR = tile_for("f32").mr, tile_for("f32").nr
 
 
 def values(dtype: str, *shape: int, seed: int = 0) -> Array:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from compiler.codegen.native import (
-    TILE,
     Guard,
     checking,
     f32,
@@ -19,12 +18,13 @@ from compiler.codegen.native import (
     make_transpose,
     native,
     optimized_ir,
+    tile_for,
     transpose_block,
     watched,
 )
 from compiler.errors import OnnxcError
 
-MR, NV, VL = TILE["f32"]
+MR, NV, VL = tile_for("f32")
 NR, N = NV * VL, transpose_block(4)
 ONE = np.float32(1)
 micro, tile, block = make_micro("f32"), make_tile(MR * NR), make_transpose(4)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.native import TILE, kernel, native
+from compiler.codegen.native import kernel, native, tile_for
 from compiler.codegen.native.dtypes import numpy_dtype
 from compiler.codegen.native.shifts import CELLS, make_correlation, make_shifted_sum
 
@@ -31,7 +31,7 @@ def test_shifted_sum(name: str, vectors: int, plain: bool) -> None:
     def call(lo: int, hi: int, x: int, row: int, terms: int, k: int, w: int, start: int, y: int, ldy: int) -> None:
         shifted(x, row, terms, k, w, start, y, ldy)
 
-    rows, columns = CELLS // vectors, vectors * TILE[name].vl
+    rows, columns = CELLS // vectors, vectors * tile_for(name).vl
     x, w, start = exact((rows + 3, columns + 4), name, 1), exact((7,), name, 2), exact((1,), name, 3)
     terms = np.array([(0, 3), (2, 1), (x.shape[1] + 1, 6), (3 * x.shape[1] + 4, 0)], np.int64)
     for k in (0, 1, 4):
@@ -49,7 +49,7 @@ def test_shifted_sum(name: str, vectors: int, plain: bool) -> None:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("name", ["f32", "f64"])
 def test_correlation(name: str, plain: bool) -> None:
-    correlate, vl = make_correlation(name, 3), TILE[name].vl
+    correlate, vl = make_correlation(name, 3), tile_for(name).vl
 
     @kernel
     def call(lo: int, hi: int, d: int, ldd: int, x: int, row: int, terms: int, rows: int, columns: int, s: int) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from compiler.codegen.native import (
-    TILE,
     Kernel,
     Target,
     Tile,
@@ -47,7 +46,7 @@ def exact(shape: tuple[int, ...], name: str, seed: int) -> Any:
 @pytest.mark.parametrize("name", ["f32", "f64"])
 @pytest.mark.parametrize("chosen", [(), *((o,) for o in OPTIONS), tuple(OPTIONS)])
 def test_micro_kernel(name: str, chosen: tuple[str, ...]) -> None:
-    tile, options = TILE[name], dict.fromkeys(chosen, True)
+    tile, options = tile_for(name), dict.fromkeys(chosen, True)
     k = native(make_call(name, **options))
     for depth in (0, 1, 2, 3, 17):
         a, b = exact((tile.mr, depth + 2), name, 1), exact((depth, tile.nr + 3), name, 2)
@@ -67,7 +66,7 @@ def test_micro_kernel(name: str, chosen: tuple[str, ...]) -> None:
 
 
 def test_splitting_k_keeps_the_bits() -> None:
-    tile = TILE["f32"]
+    tile = tile_for("f32")
     r = np.random.default_rng(0)
     a, b = r.standard_normal((50, tile.mr), np.float32), r.standard_normal((50, tile.nr), np.float32)
     whole, split = np.zeros((2, tile.mr, tile.nr), np.float32)

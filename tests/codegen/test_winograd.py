@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import compiler.ir.definitions  # noqa: F401  # registers onnxc.ConvWeightGrad
 from compiler.codegen.calls import Words
 from compiler.codegen.kernels import conv, conv_weight
-from compiler.codegen.native import TILE, Kernel, kernel, native
+from compiler.codegen.native import Kernel, kernel, native, tile_for
 from compiler.codegen.native.winograd import (
     F2,
     F4,
@@ -105,7 +105,7 @@ def make_call(do: Any, operands: int) -> Kernel:
 @pytest.mark.parametrize("which", ["inputs", "outputs", "planes", "weights"])
 def test_transforms_of_tiles(scheme: Filter, which: str) -> None:
     """Small integers, most without rounding: compiled and plain Python give the same."""
-    m, vl = scheme.m, TILE["f32"].vl
+    m, vl = scheme.m, tile_for("f32").vl
     matrix = {"inputs": scheme.bt, "outputs": scheme.at, "planes": scheme.bt, "weights": scheme.g}[which]
     a = len(matrix)
     p, n = np.array(matrix, np.float32), len(matrix[0])
@@ -138,7 +138,7 @@ def test_transforms_of_tiles(scheme: Filter, which: str) -> None:
 
 @SCHEMES
 def test_elements_are_spread(scheme: Filter) -> None:
-    m, vl = scheme.m, TILE["f32"].vl
+    m, vl = scheme.m, tile_for("f32").vl
     line = np.arange(m * vl, dtype=np.float32)
     want = np.zeros((m, vl + 3), np.float32)
     want[:, :vl] = line.reshape(vl, m).T

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from compiler.codegen.calls import Call, Site, lowers
 from compiler.codegen.kernels.common import above, around, below, extremum, normalized
 from compiler.codegen.kernels.reduce_kernels import WIDTH
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, make_tile, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, make_tile, per_target, pointer
 from compiler.codegen.native.selection import select
 
 
@@ -19,7 +18,7 @@ def _same(x: Any, y: Any) -> Any:
     return (x == y) | ((x != x) & (y != y))
 
 
-@cache
+@per_target
 def make_rows(name: str, largest: bool) -> Kernel:
     """The index along dense rows of n > 0 elements; the range counts rows. last: of equal elements, the last.
 
@@ -46,7 +45,7 @@ def make_rows(name: str, largest: bool) -> Kernel:
     return arg_rows
 
 
-@cache
+@per_target
 def make_columns(name: str, largest: bool) -> Kernel:
     """The index along the middle axis of outer x n x inner; the range counts blocks of WIDTH of the inner axis."""
     ptr, size = pointer(name), ITEMSIZE[name]
@@ -94,7 +93,7 @@ def arg(site: Site) -> list[Call]:
     return [Call(make_columns(t.dtype, largest), units, (site.read(0), site.write(), n, inner, last))]
 
 
-@cache
+@per_target
 def make_hardmax(name: str) -> Kernel:
     """1 at the first largest element along the middle axis of outer x n x inner, else 0; the range counts outer."""
     ptr, size, of = pointer(name), ITEMSIZE[name], getattr(np, dtype(name).value.name)

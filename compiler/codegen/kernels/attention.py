@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 
 import numpy as np
@@ -21,7 +20,7 @@ from compiler.codegen.kernels.gemm import make_multiply
 from compiler.codegen.kernels.gemm_tile import BLOCK, make_pack_panels, parts
 from compiler.codegen.kernels.reduce_kernels import STRETCH
 from compiler.codegen.kernels.softmax import shifted_exp
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, i64, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, i64, kernel, per_target, pointer
 from compiler.ir.types import AnyArray, TensorType
 
 ROWS = 64
@@ -102,7 +101,7 @@ def starts_of(batch: Sequence[int], strides: tuple[int, ...]) -> AnyArray:
     return at.reshape(-1)
 
 
-@cache
+@per_target
 def make_weights(name: str) -> Kernel:
     """Rows of products become exponentials of logits, `exp(scale * x + bias - m)` with m the row's maximum, in place.
 
@@ -161,7 +160,7 @@ def make_weights(name: str) -> Kernel:
     return attention_weights
 
 
-@cache
+@per_target
 def make_shares(name: str) -> Kernel:
     """Rows of n elements are divided by their totals, in place; the range counts rows."""
     ptr, size = pointer(name), ITEMSIZE[name]
@@ -176,7 +175,7 @@ def make_shares(name: str) -> Kernel:
     return attention_shares
 
 
-@cache
+@per_target
 def make_attention(name: str) -> Kernel:
     """Results y and lse; the range counts blocks of queries, those of a batch element one after the other.
 

@@ -6,7 +6,6 @@ queries, and adds to the three gradients in their places: always in this order, 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from compiler.codegen.kernels.attention import WORDS, Heads, heads_of, starts_of
 from compiler.codegen.kernels.gemm import make_multiply
 from compiler.codegen.kernels.gemm_tile import make_pack_panels, parts
 from compiler.codegen.kernels.softmax import shifted_exp
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, i64, inline, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, i64, inline, kernel, per_target, pointer
 from compiler.ir.types import TensorType
 
 COLUMNS = 64
@@ -31,7 +30,7 @@ def _score_gradient(weight: Any, by_weight: Any, mean: Any, factor: Any) -> Any:
     return weight * (by_weight - mean) * factor
 
 
-@cache
+@per_target
 def make_means(name: str) -> Kernel:
     """means[r] = sum of dy[r] * y[r] over n elements; the range counts rows. dy has strides, y is dense."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -52,7 +51,7 @@ def make_means(name: str) -> Kernel:
     return attention_means
 
 
-@cache
+@per_target
 def make_weights_again(name: str) -> Kernel:
     """Rows of n products become weights, `exp(scale * x + bias - lse)`, those of `slopes` gradients of the products.
 
@@ -97,7 +96,7 @@ def make_weights_again(name: str) -> Kernel:
     return attention_weights_again
 
 
-@cache
+@per_target
 def make_clear(name: str) -> Kernel:
     """Zeros to the elements of a range."""
     ptr, size, zero = pointer(name), ITEMSIZE[name], dtype(name).value(0)
@@ -111,7 +110,7 @@ def make_clear(name: str) -> Kernel:
     return clear
 
 
-@cache
+@per_target
 def make_attention_grad(name: str) -> Kernel:
     """dq, dk and dv; the range counts batch elements.
 

@@ -6,7 +6,6 @@ neighbouring channels are columns. Sums are as accurate as those of `reduce_kern
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from compiler.codegen.native import (
     inline,
     kernel,
     make_tile,
+    per_target,
     pointer,
 )
 
@@ -58,7 +58,7 @@ def _end_sums(width: int, count: Any, inv: Any, sum_g: Any, sum_gx: Any, dscale:
         sum_gx[j] *= inv[j] / count
 
 
-@cache
+@per_target
 def make_store(name: str) -> Inline[..., None]:
     """What a kernel does with an element of y, the result: it writes it to memory."""
     ptr, size = pointer(name), ITEMSIZE[name]
@@ -70,7 +70,7 @@ def make_store(name: str) -> Inline[..., None]:
     return store
 
 
-@cache
+@per_target
 def make_load(name: str) -> Inline[..., int]:
     """Where a kernel finds elements of dy, the operand: in memory."""
     size = ITEMSIZE[name]
@@ -82,7 +82,7 @@ def make_load(name: str) -> Inline[..., int]:
     return load
 
 
-@cache
+@per_target
 def make_planes(name: str, store: Inline[..., None]) -> Kernel:
     """y, mean, variance of channels with spatial axes; the range counts channels. store: as of `make_store`."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -146,7 +146,7 @@ def make_planes(name: str, store: Inline[..., None]) -> Kernel:
     return batch_norm_planes
 
 
-@cache
+@per_target
 def make_columns(name: str, store: Inline[..., None]) -> Kernel:
     """The same without spatial axes; the range counts blocks of WIDTH channels."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -200,7 +200,7 @@ def make_columns(name: str, store: Inline[..., None]) -> Kernel:
     return batch_norm_columns
 
 
-@cache
+@per_target
 def make_planes_grad(name: str, load: Inline[..., int], again: Inline[..., int]) -> Kernel:
     """dx, dscale, dbias of channels with spatial axes; the range counts channels.
 
@@ -263,7 +263,7 @@ def make_planes_grad(name: str, load: Inline[..., int], again: Inline[..., int])
     return batch_norm_grad_planes
 
 
-@cache
+@per_target
 def make_columns_grad(name: str, load: Inline[..., int], again: Inline[..., int]) -> Kernel:
     """The same without spatial axes; the range counts blocks of WIDTH channels."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value

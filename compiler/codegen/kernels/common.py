@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 
 from compiler.codegen.calls import Site, Temp
-from compiler.codegen.native import ITEMSIZE, Primitive, inline, primitive
+from compiler.codegen.native import ITEMSIZE, Primitive, inline, per_target, primitive
 from compiler.errors import Problem, UnsupportedError
 from compiler.ir.builder import where
 from compiler.ir.types import TensorType
@@ -149,7 +148,7 @@ def square_of_difference(x: Any, m: Any) -> Any:
     return d * d
 
 
-@cache
+@per_target
 def kind_of(dtype: str) -> str:
     """'float', 'signed' or 'unsigned' (bool too)."""
     return {"f": "float", "b": "float" if dtype == "bf16" else "unsigned", "i": "signed", "u": "unsigned"}[dtype[0]]

@@ -5,8 +5,6 @@ The kernel here takes most of them; `conv_rows`, `conv_planes`, `conv_pointwise`
 
 from __future__ import annotations
 
-from functools import cache
-
 from compiler.codegen.calls import Call, In, Scratch, Site, Words, lowers
 from compiler.codegen.kernels.conv_geometry import PHASE, Geometry, forward, image, phases, transposed
 from compiler.codegen.kernels.conv_image import make_pad
@@ -15,13 +13,13 @@ from compiler.codegen.kernels.conv_pointwise import pointwise, pointwise_strided
 from compiler.codegen.kernels.conv_rows import HEADER, make_conv_rows, rows_of
 from compiler.codegen.kernels.conv_winograd import choose, winograd
 from compiler.codegen.kernels.gemm_tile import blocks, make_line, make_unpack, pack_rows, parts
-from compiler.codegen.native import TILE, Kernel, i64, kernel, make_micro, make_tile
+from compiler.codegen.native import Kernel, i64, kernel, make_micro, make_tile, per_target, tile_for
 
 POSITIONS = 1024
 """Output positions of an item (at least a row): their sums, nr channels wide, stay in the second-level cache."""
 
 
-@cache
+@per_target
 def make_conv(dtype: str) -> Kernel:
     """Items [lo, hi) of a convolution of either direction: a chunk of positions of a group of `span` images.
 
@@ -139,7 +137,8 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
     if few := rows_of(t.dtype, img, cout):
         width, pitch, cells = few.rows, few.pitch, few.cells
         body = make_conv_rows(t.dtype, few.rows, few.vectors)
-        nbytes = 8 * terms + 64 + size * (width * cells + cin * img.channel + max(nr, few.vectors * TILE[t.dtype].vl))
+        line = max(nr, few.vectors * tile_for(t.dtype).vl)
+        nbytes = 8 * terms + 64 + size * (width * cells + cin * img.channel + line)
     else:
         span = min(-(-64 // max(1, longest)), max(1, images * groups // 8)) if img.chunks == 1 else 1
         body = make_conv(t.dtype)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from compiler.codegen.kernels.gemm_tile import make_line, parts
-from compiler.codegen.native import Kernel, i64, inline, kernel, make_tile
+from compiler.codegen.native import Kernel, i64, inline, kernel, make_tile, per_target
 
 
-@cache
+@per_target
 def make_pad(dtype: str) -> Kernel:
     """pad(lo, hi, x, words, chunk, dst): channels [lo, hi) of an image, padded, to dst (channel 0's place).
 

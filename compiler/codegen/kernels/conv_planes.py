@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from compiler.codegen.calls import Call, In, Scratch, Site, Words
 from compiler.codegen.kernels.conv_geometry import PHASE, Geometry, Image, image, phases
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.gemm_tile import BLOCK, parts
-from compiler.codegen.native import TILE, Kernel, i64, kernel
+from compiler.codegen.native import Kernel, i64, kernel, per_target, tile_for
 from compiler.codegen.native.shifts import CELLS, make_correlation, make_shifted_sum
 
 HEADER = 41  # words of a plan before its phases
@@ -27,7 +26,7 @@ def weight_is_depthwise(geometry: Geometry, cin: int, cout: int) -> bool:
     return is_depthwise(geometry, cin, cout) and all(a.kernel >= a.stride for a in geometry.axes if a.stride > 1)
 
 
-@cache
+@per_target
 def make_conv_planes(dtype: str, vectors: int) -> Kernel:
     """Items [lo, hi) of a convolution of either direction: a chunk of the positions of a channel of an image.
 
@@ -36,7 +35,7 @@ def make_conv_planes(dtype: str, vectors: int) -> Kernel:
     """
     _, _, size, number, ptr = parts(dtype)
     pad, shifted = make_pad(dtype), make_shifted_sum(dtype, vectors)
-    tall, width = CELLS // vectors, vectors * TILE[dtype].vl
+    tall, width = CELLS // vectors, vectors * tile_for(dtype).vl
     nothing = number(0)
 
     @kernel
@@ -84,7 +83,7 @@ def make_conv_planes(dtype: str, vectors: int) -> Kernel:
     return conv_planes
 
 
-@cache
+@per_target
 def make_conv_planes_weight(dtype: str, together: int) -> Kernel:
     """Output channels [lo, hi), of all groups, of dw: sums over all positions of all images, `together` taps at once.
 
@@ -93,7 +92,7 @@ def make_conv_planes_weight(dtype: str, together: int) -> Kernel:
     vectors are copied, with zeros behind them; they meet elements of the next row, or zeros behind the padded image.
     """
     _, nr, size, number, ptr = parts(dtype)
-    pad, correlate, vl = make_pad(dtype), make_correlation(dtype, together), TILE[dtype].vl
+    pad, correlate, vl = make_pad(dtype), make_correlation(dtype, together), tile_for(dtype).vl
     nothing = number(0)
 
     @kernel
@@ -159,8 +158,8 @@ def conv_planes(site: Site, geometry: Geometry, cout: int, weights: tuple[int, i
     bias: In | int = site.read(2) if site.has(2) else 0
     size = parts(t.dtype).size
     img = image(geometry, 1, size, min(-(-8 // max(1, images * groups)), max(1, geometry.output_size // 4096)))
-    vectors = 1 if img.counts[2] <= TILE[t.dtype].vl else 2
-    tall, width = CELLS // vectors, vectors * TILE[t.dtype].vl
+    vectors = 1 if img.counts[2] <= tile_for(t.dtype).vl else 2
+    tall, width = CELLS // vectors, vectors * tile_for(t.dtype).vl
     pitch = -(-max(1, img.counts[2]) // width) * width
     sums = -(-max(1, img.counts[1]) // tall) * tall * pitch
     plan = _plan(geometry, img, phases(geometry, img), (images, groups, img.chunks, cout), pitch, sums)
@@ -173,7 +172,7 @@ def conv_planes(site: Site, geometry: Geometry, cout: int, weights: tuple[int, i
 def conv_planes_weight(site: Site, geometry: Geometry, cout: int) -> list[Call]:
     """The call of the gradient by the weights: inputs dy [n, groups*cout, ...] and x [n, groups, ...]."""
     x, taps = site.type(1), geometry.taps
-    groups, size, vl = site.node.attr("group", 1), parts(x.dtype).size, TILE[x.dtype].vl
+    groups, size, vl = site.node.attr("group", 1), parts(x.dtype).size, tile_for(x.dtype).vl
     img = image(geometry, 1, size)
     together = -(-taps // -(-taps // TOGETHER))
     terms = -(-taps // together) * together
@@ -182,7 +181,7 @@ def conv_planes_weight(site: Site, geometry: Geometry, cout: int) -> list[Call]:
     pitch = -(-max(1, img.counts[2]) // vl) * vl
     rows = max(1, img.counts[1]) * pitch
     plan = _plan(geometry, img, [phase], (x.shape[0], groups, img.chunks, cout), pitch, rows)
-    scratch = Scratch(size * (2 * terms * vl + rows + img.channel + 4 * TILE[x.dtype].nr))
+    scratch = Scratch(size * (2 * terms * vl + rows + img.channel + 4 * tile_for(x.dtype).nr))
     args = (site.read(1), site.read(0), site.write(), plan, scratch)
     return [Call(make_conv_planes_weight(x.dtype, together), groups * cout, args)]
 

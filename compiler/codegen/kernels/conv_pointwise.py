@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 
 from compiler.codegen.calls import Call, In, Out, Site, Temp, Words
@@ -10,7 +9,7 @@ from compiler.codegen.kernels.common import item_size, read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm import Product
 from compiler.codegen.kernels.strided import BITS, Axis, copy_box
-from compiler.codegen.native import Kernel, i64, kernel, pointer
+from compiler.codegen.native import Kernel, i64, kernel, per_target, pointer
 
 
 def pointwise(
@@ -63,7 +62,7 @@ def thin_out(site: Site, i: int, geometry: Geometry, thin: Geometry) -> tuple[li
     return copy_box(item_size(t), box, site.read(i), few), read_only(few)
 
 
-@cache
+@per_target
 def make_spread(size: int) -> Kernel:
     """Rows [lo, hi) of dst [planes, ...space]: src at every stride-th position, zero bits elsewhere.
 

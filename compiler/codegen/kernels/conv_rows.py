@@ -7,13 +7,12 @@ are their bits.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 from compiler.codegen.kernels.conv_geometry import PHASE, Image
 from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.gemm_tile import parts
-from compiler.codegen.native import TILE, Kernel, i64, kernel, make_micro
+from compiler.codegen.native import Kernel, i64, kernel, make_micro, per_target, tile_for
 
 HEADER = 46
 """Words of a plan before its phases, see `conv.convolution`."""
@@ -35,7 +34,7 @@ class Rows(NamedTuple):
 def rows_of(dtype: str, img: Image, cout: int) -> Rows | None:
     """The tile for a convolution; None where that of `conv.py` computes less beside what is wanted."""
     mr, nr, _, _, _ = parts(dtype)
-    vl, (_, high, wide) = TILE[dtype].vl, img.counts
+    vl, (_, high, wide) = tile_for(dtype).vl, img.counts
     blocks = -(-cout // mr)
     rows = -(-cout // blocks)
     flat = img.steps[1] == 1 and img.parts == 1
@@ -51,7 +50,7 @@ def rows_of(dtype: str, img: Image, cout: int) -> Rows | None:
     return Rows(rows, vectors, pitch, cells)
 
 
-@cache
+@per_target
 def make_conv_rows(dtype: str, rows: int, vectors: int) -> Kernel:
     """Items [lo, hi) of a convolution of either direction: a chunk of positions of a group of an image.
 
@@ -59,7 +58,7 @@ def make_conv_rows(dtype: str, rows: int, vectors: int) -> Kernel:
     multiply-adds that begins with the bias.
     """
     _, _, size, number, ptr = parts(dtype)
-    tile = TILE[dtype]._replace(mr=rows, nv=vectors)
+    tile = tile_for(dtype)._replace(mr=rows, nv=vectors)
     micro, pad = make_micro(dtype, tile, b_table=True, accumulate=True), make_pad(dtype)
     width, nothing = tile.nr, number(0)
 

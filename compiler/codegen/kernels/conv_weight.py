@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import gcd
 
 from compiler.codegen.calls import Call, In, Scratch, Site, Temp, Words, lowers
@@ -13,12 +12,12 @@ from compiler.codegen.kernels.conv_pointwise import thin_out
 from compiler.codegen.kernels.conv_winograd_weight import choose, winograd_weight
 from compiler.codegen.kernels.gemm import ONE
 from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, fitting, make_pack, make_store, parts
-from compiler.codegen.native import Kernel, Tile, i64, kernel, make_micro, make_tile
+from compiler.codegen.native import Kernel, Tile, i64, kernel, make_micro, make_tile, per_target
 
 HEADER = 39  # words of a plan before its phase
 
 
-@cache
+@per_target
 def make_conv_weight(dtype: str, tile: Tile) -> Kernel:
     """Items [lo, hi) of dw: an item is nr output channels of a block of input channels of a group.
 

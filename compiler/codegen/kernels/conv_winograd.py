@@ -18,7 +18,6 @@ Soodhalter, D. Gregg, "Error Analysis and Improving the Accuracy of Winograd Con
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 from compiler.codegen.calls import Call, In, Scratch, Site, Temp, Words
@@ -34,7 +33,7 @@ from compiler.codegen.kernels.winograd_tiles import (
     panels_of,
     tiles,
 )
-from compiler.codegen.native import ITEMSIZE, TILE, Kernel, i64, kernel, make_micro, make_tile
+from compiler.codegen.native import ITEMSIZE, Kernel, i64, kernel, make_micro, make_tile, per_target, tile_for
 from compiler.codegen.native.winograd import F2, F4, Filter, make_collect, make_transform
 
 CACHE = 256 * 1024
@@ -60,7 +59,7 @@ class Cost:
 
     def time(self, scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> int:
         """Of a group of a convolution."""
-        vl, a, (th, tw) = TILE["f32"].vl, scheme.a, tiles(scheme, geometry)
+        vl, a, (th, tw) = tile_for("f32").vl, scheme.a, tiles(scheme, geometry)
         _, chunks, pitch = shares_of(scheme, geometry, images, groups, cin)
         lanes, count = images * th * -(-tw // vl) * vl, chunks * pitch
         products = count * a * a * (cin + START) * panels_of(cout).rows
@@ -71,7 +70,7 @@ class Cost:
 COSTS = {F2: Cost(112, 106, 25), F4: Cost(400, 300, 60)}
 
 
-@cache
+@per_target
 def make_weights(scheme: Filter) -> Kernel:
     """U = G g G' of panels [lo, hi) of output channels, as [group][panel][a*a][rows of the panel][depth].
 
@@ -81,7 +80,7 @@ def make_weights(scheme: Filter) -> Kernel:
     the last output channel repeat it.
     """
     mr, _, size, _, ptr = parts("f32")
-    a, vl, less = scheme.a, TILE["f32"].vl, short_rows("f32")
+    a, vl, less = scheme.a, tile_for("f32").vl, short_rows("f32")
     transform, tile = make_transform(scheme.g), make_tile(9 * vl, "f32")
 
     @kernel
@@ -108,7 +107,7 @@ def make_weights(scheme: Filter) -> Kernel:
     return winograd_weights
 
 
-@cache
+@per_target
 def make_winograd(scheme: Filter) -> Kernel:
     """Items [lo, hi) of a convolution: `span` rows of tiles of a group.
 
@@ -117,8 +116,8 @@ def make_winograd(scheme: Filter) -> Kernel:
     where they cannot go to y at once.
     """
     mr, nr, size, number, ptr = parts("f32")
-    m, a, vl, less = scheme.m, scheme.a, TILE["f32"].vl, short_rows("f32")
-    short = TILE["f32"]._replace(mr=less)
+    m, a, vl, less = scheme.m, scheme.a, tile_for("f32").vl, short_rows("f32")
+    short = tile_for("f32")._replace(mr=less)
     micro, more = make_micro("f32"), make_micro("f32", accumulate=True)
     short_micro, short_more = make_micro("f32", short), make_micro("f32", short, accumulate=True)
     inputs, collect, copy = make_inputs(scheme.bt, scheme.m), make_collect(scheme.at), make_copy()
@@ -227,7 +226,7 @@ def winograd(
 ) -> list[Call]:
     """As `conv.convolution`, by a scheme."""
     mr, nr, size, _, _ = parts("f32")
-    m, a, vl = scheme.m, scheme.a, TILE["f32"].vl
+    m, a, vl = scheme.m, scheme.a, tile_for("f32").vl
     images, groups = site.type(0).shape[0], site.node.attr("group", 1)
     bias: In | int = site.read(2) if site.has(2) else 0
     th, tw = tiles(scheme, geometry)

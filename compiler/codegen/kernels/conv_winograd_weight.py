@@ -12,7 +12,6 @@ G, so r = 8, of F(4 x 4) 8, 8 and 10, so r = 26. (Sources: see `conv_winograd`.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
@@ -20,7 +19,17 @@ from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm_tile import fitting, make_line, make_pack, parts, short_rows, tall_tiles
 from compiler.codegen.kernels.winograd_tiles import fastest, filtered, input_words, make_inputs, panels_of, tiles
-from compiler.codegen.native import ITEMSIZE, TILE, Kernel, i64, kernel, make_micro_add, make_tile, transpose_block
+from compiler.codegen.native import (
+    ITEMSIZE,
+    Kernel,
+    i64,
+    kernel,
+    make_micro_add,
+    make_tile,
+    per_target,
+    tile_for,
+    transpose_block,
+)
 from compiler.codegen.native.winograd import F2, F4, Filter, make_transform, transposed
 
 CACHE = 288 * 1024
@@ -40,7 +49,7 @@ END = 6
 """Time to add up a part's sum at the end; see `choose`."""
 
 
-@cache
+@per_target
 def make_winograd_weight(scheme: Filter) -> Kernel:
     """Items [lo, hi) of the a*a sums: a part of the rows of tiles, for `wide` output channels of a group.
 
@@ -49,7 +58,7 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
     """
     mr, nr, size, _, _ = parts("f32")
     a, side, less = scheme.a, transpose_block(size), short_rows("f32")
-    micro, short_micro = make_micro_add("f32"), make_micro_add("f32", TILE["f32"]._replace(mr=less))
+    micro, short_micro = make_micro_add("f32"), make_micro_add("f32", tile_for("f32")._replace(mr=less))
     pack = make_pack("f32")
     inputs, gradients = make_inputs(scheme.bt, scheme.m), make_inputs(transposed(scheme.at), scheme.m)
 
@@ -93,11 +102,11 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
     return winograd_weight
 
 
-@cache
+@per_target
 def make_winograd_weight_end(scheme: Filter) -> Kernel:
     """Output channels [lo, hi) of dw, of all groups: the parts added up in order, then G' W G."""
     _, nr, size, number, ptr = parts("f32")
-    a, vl = scheme.a, TILE["f32"].vl
+    a, vl = scheme.a, tile_for("f32").vl
     line, transform = make_line("f32"), make_transform(transposed(scheme.g))
     factor, nine = make_tile(1, "f32"), make_tile(9 * vl, "f32")
     one = number(1)
@@ -160,7 +169,7 @@ class Cost:
 
     def time(self, scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> int:
         """Of the gradient of a group's weights."""
-        nr, vl = parts("f32").nr, TILE["f32"].vl
+        nr, vl = parts("f32").nr, tile_for("f32").vl
         a, (th, tw) = scheme.a, tiles(scheme, geometry)
         wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
         lanes, count_parts = images * th * -(-tw // vl) * vl, -(-images * th // part_rows)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from compiler.codegen.calls import Call, Site, lowers
 from compiler.codegen.kernels.common import add, around, kind_of, known_ints, multiply, normalized
 from compiler.codegen.kernels.reduce_kernels import WIDTH
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, kernel, make_tile, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, kernel, make_tile, per_target, pointer
 
 
-@cache
+@per_target
 def make_cumulative(name: str, product: bool) -> Kernel:
     """Running results along the middle axis of outer x n x inner; the range counts blocks of WIDTH of inner."""
     wide = {"float": "f64", "signed": "i64", "unsigned": "u64"}[kind_of(name)]

@@ -7,12 +7,11 @@ smallest pivot. If V is singular as well, A has a rank below n - 1, and all cofa
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import Any
 
 from compiler.codegen.calls import Call, Scratch, Site, lowers
-from compiler.codegen.native import ITEMSIZE, Kernel, f64, i64, inline, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, f64, i64, inline, kernel, per_target, pointer
 
 
 @inline
@@ -48,7 +47,7 @@ def _eliminate(a: Any, rows: Any, columns: Any, n: Any) -> Any:
     return sign
 
 
-@cache
+@per_target
 def make_det(name: str) -> Kernel:
     """Determinants of matrices of n x n; the range counts matrices."""
     ptr, size = pointer(name), ITEMSIZE[name]
@@ -69,7 +68,7 @@ def make_det(name: str) -> Kernel:
     return det
 
 
-@cache
+@per_target
 def make_cofactors(name: str) -> Kernel:
     """Matrices of cofactors; the range counts matrices of n x n, n > 0.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from itertools import product as cartesian
 from math import prod
@@ -25,7 +24,18 @@ from compiler.codegen.kernels.gemm_tile import (
     short_rows,
     tall_tiles,
 )
-from compiler.codegen.native import TILE, Kernel, bits_of, i64, kernel, make_micro, make_micro_add, make_tile
+from compiler.codegen.native import (
+    TILED,
+    Kernel,
+    bits_of,
+    i64,
+    kernel,
+    make_micro,
+    make_micro_add,
+    make_tile,
+    per_target,
+    tile_for,
+)
 from compiler.errors import Problem, UnsupportedError
 
 SMALL = 32768
@@ -35,7 +45,7 @@ HEADER = 16  # words of a product before its table of offsets
 ONE = bits_of(1.0, "f64")
 
 
-@cache
+@per_target
 def make_gemm(dtype: str) -> Kernel:
     """Items [lo, hi) of y = alpha * a @ b + beta * c: an item is a panel of nr columns of a group of rows of a matrix.
 
@@ -48,7 +58,7 @@ def make_gemm(dtype: str) -> Kernel:
     mr, nr, size, _, _ = parts(dtype)
     micro, whole_micro = make_micro(dtype, a_row_table=True), make_micro_add(dtype, a_row_table=True)
     less = short_rows(dtype)
-    short_micro = make_micro_add(dtype, TILE[dtype]._replace(mr=less), a_row_table=True)
+    short_micro = make_micro_add(dtype, tile_for(dtype)._replace(mr=less), a_row_table=True)
     pack, store = make_pack(dtype), make_store(dtype)
     tile, table, (factors, prepare) = make_tile(mr * nr, dtype), make_tile(mr, "i64"), factors_of(dtype)
 
@@ -106,7 +116,7 @@ def make_gemm(dtype: str) -> Kernel:
     return gemm
 
 
-@cache
+@per_target
 def make_multiply(dtype: str) -> Kernel:
     """multiply(lo, hi, a, rsa, csa, b, rsb, csb, pack, y, n, k, add, scratch): rows [lo, hi) of y [m, n] = a @ b.
 
@@ -172,7 +182,7 @@ class Product:
         """
         if dtype in NUMBERS:
             return [self._integer_call(dtype, a, b, c, y)]
-        if dtype not in TILE:
+        if dtype not in TILED:
             raise UnsupportedError(Problem(f"there are no matrix products of {dtype}", remedy="cast to f32"))
         mr, nr, size, _, _ = parts(dtype)
         fixed = (

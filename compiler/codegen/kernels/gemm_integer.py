@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
-from compiler.codegen.native import ITEMSIZE, Kernel, i64, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, i64, kernel, per_target, pointer
 
 NUMBERS = {"i32": np.int32, "i64": np.int64, "u32": np.uint32, "u64": np.uint64}
 
 
-@cache
+@per_target
 def make_integer_gemm(dtype: str) -> Kernel:
     """Rows [lo, hi) of y = alpha * a @ b + beta * c, all matrices of a batch one after the other.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from compiler.codegen.kernels.gemm_tile import parts
 from compiler.codegen.native import (
-    TILE,
     Kernel,
     Tile,
     i64,
     kernel,
     make_micro_edge,
     make_transpose_edge,
+    per_target,
+    tile_for,
     transpose_block,
 )
 
@@ -20,7 +19,7 @@ HEADER = 8  # words of a product before its table of offsets
 NARROW_ROWS = 8
 
 
-@cache
+@per_target
 def make_small_gemm(dtype: str) -> Kernel:
     """Matrices [lo, hi) of y = a @ b + c, whole; the bits are those of `make_gemm`.
 
@@ -29,7 +28,7 @@ def make_small_gemm(dtype: str) -> Kernel:
     of a, b and c. a is read with any strides. c: 0 for none; its columns are neighbours. k: at most one block of terms.
     """
     _, nr, size, _, _ = parts(dtype)
-    mr, nv, vl = TILE[dtype]
+    mr, nv, vl = tile_for(dtype)
     wide, narrow = make_micro_edge(dtype, Tile(mr, nv, vl)), make_micro_edge(dtype, Tile(NARROW_ROWS, 1, vl))
     side, turn = transpose_block(size), make_transpose_edge(size)
 

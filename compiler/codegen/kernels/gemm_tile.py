@@ -8,7 +8,6 @@ edge, and the bits of an element do not depend on the tile it falls in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy as np
 from compiler.codegen.calls import Call, In, Temp, Words
 from compiler.codegen.native import (
     ITEMSIZE,
-    TILE,
     Inline,
     Kernel,
     Primitive,
@@ -28,7 +26,9 @@ from compiler.codegen.native import (
     make_micro,
     make_tile,
     make_transpose,
+    per_target,
     pointer,
+    tile_for,
     transpose_block,
 )
 
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 
 def parts(dtype: str, tile: Tile | None = None) -> Parts:
     """The tile (by default the usual one) and element of "f32" or "f64"."""
-    tile = tile or TILE[dtype]
+    tile = tile or tile_for(dtype)
     return Parts(tile.mr, tile.nr, ITEMSIZE[dtype], np.float64 if dtype == "f64" else np.float32, pointer(dtype))
 
 
@@ -64,7 +64,7 @@ NARROW = 1.2
 
 def fitting(dtype: str, columns: int) -> tuple[Tile, float]:
     """The tile that takes the least time for so many columns: the usual or a narrow one; and that time, in columns."""
-    usual = TILE[dtype]
+    usual = tile_for(dtype)
     narrow = usual._replace(mr=8, nv=usual.nv // 2)
     wide, close = (-(-columns // tile.nr) * tile.nr for tile in (usual, narrow))
     return (narrow, NARROW * close) if NARROW * close < wide else (usual, wide)
@@ -92,16 +92,16 @@ def blocks(k: int) -> int:
     return -(-k // max(1, -(-k // BLOCK))) if k else 1
 
 
-@cache
+@per_target
 def make_line(dtype: str, tile: Tile | None = None) -> Micro:
     """A micro kernel for one row of nr columns; with k = 1 and a factor 1, it copies a row of vectors.
 
     (A loop of nr turns in Python would be unrolled to scalar moves before LLVM thinks of vectors.)
     """
-    return make_micro(dtype, (tile or TILE[dtype])._replace(mr=1))
+    return make_micro(dtype, (tile or tile_for(dtype))._replace(mr=1))
 
 
-@cache
+@per_target
 def make_pack(dtype: str, tile: Tile | None = None) -> Kernel:
     """pack(lo, hi, src, rs, cs, n, dst): dst[q*nr + j] = src[q*rs + j*cs] for q in [lo, hi), j < n <= nr.
 
@@ -138,7 +138,7 @@ def make_pack(dtype: str, tile: Tile | None = None) -> Kernel:
     return pack
 
 
-@cache
+@per_target
 def make_unpack(dtype: str) -> Kernel:
     """unpack(lo, hi, src, dst, ldd, n): dst[j*ldd + p] = src[p*nr + j] for p in [lo, hi), j < n <= nr."""
     _, nr, size, _, ptr = parts(dtype)
@@ -161,7 +161,7 @@ def make_unpack(dtype: str) -> Kernel:
     return unpack
 
 
-@cache
+@per_target
 def make_pack_rows(dtype: str) -> Kernel:
     """pack_rows(lo, hi, src, words, dst): groups of `width` rows, interleaved: dst[phase][group][block][k][width].
 
@@ -228,7 +228,7 @@ STRIP = 16
 """Rows that `pack_columns` goes through at a time: as many lines at a large stride as surely stay in the L1 cache."""
 
 
-@cache
+@per_target
 def make_pack_columns(dtype: str) -> Kernel:
     """pack_columns(lo, hi, src, k, m, ld, dst): blocks of mr columns of a matrix [k, m]: dst[block][k][mr].
 
@@ -267,7 +267,7 @@ def pack_columns(dtype: str, src: In, k: int, m: int, ld: int) -> Packed:
     return Packed(call, Temp("columns", nbytes, writes=False))
 
 
-@cache
+@per_target
 def make_pack_panels(dtype: str) -> Kernel:
     """pack_panels(lo, hi, src, k, n, rs, cs, dst): panels of nr columns of a matrix [k, n]: dst[panel][k][nr].
 
@@ -317,7 +317,7 @@ def factors_of(dtype: str) -> tuple[Primitive[[], int], Inline[[int, int, int], 
     return make_tile(FACTORS + nr, dtype), prepare
 
 
-@cache
+@per_target
 def make_store(dtype: str, tile: Tile | None = None) -> Kernel:
     """store(lo, hi, t, nj, y, ldy, c, rsc, csc, f): rows [lo, hi), nj columns, of a tile t to y.
 

@@ -7,7 +7,6 @@ memory: they clamp, as nothing else stops them in the step that fails.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from compiler.codegen.calls import Call, In, Site, Status, Words, contiguous, lowers
 from compiler.codegen.kernels.common import around, item_size, normalized
 from compiler.codegen.kernels.strided import BITS, copy_call
-from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, i64, inline, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, i64, inline, kernel, per_target, pointer
 
 
 @inline
@@ -27,7 +26,7 @@ def in_range(index: Any, n: Any) -> Any:
     return min(max(i, 0), n - 1)
 
 
-@cache
+@per_target
 def make_check(index: str) -> Kernel:
     """Report the first index outside [-n, n). Element i belongs to axis i % depth, whose n is in `extents`."""
     ptr, size = pointer(index), ITEMSIZE[index]
@@ -58,7 +57,7 @@ def index_checks(site: Site, i: int, extents: Sequence[int]) -> list[Call]:
     return [Call(make_check(t.dtype), t.size, args, check=True)]
 
 
-@cache
+@per_target
 def make_bound_check(index: str) -> Kernel:
     """Report the first number outside [0, high]."""
     ptr, size = pointer(index), ITEMSIZE[index]
@@ -94,7 +93,7 @@ def within(site: Site) -> list[Call]:
     return [*checks, copy_call(site.read(0), site.write(), site.type(0).nbytes)]
 
 
-@cache
+@per_target
 def make_gather(size: int, index: str) -> Kernel:
     """dst[o, k] = src[o, indices[k]]: rows of `inner` elements. The range counts rows (o, k)."""
     ptr, at, index_size = pointer(BITS[size]), pointer(index), ITEMSIZE[index]
@@ -130,7 +129,7 @@ def gather_(site: Site) -> list[Call]:
     return [*checks, Call(make_gather(item_size(t), indices.dtype), outer * indices.size, args)]
 
 
-@cache
+@per_target
 def make_gather_elements(size: int, index: str) -> Kernel:
     """dst[.., c, ..] = src[.., indices[.., c, ..], ..]; the range counts rows of the indices.
 
@@ -174,7 +173,7 @@ def gather_elements_(site: Site) -> list[Call]:
     return [*checks, Call(make_gather_elements(item_size(t), indices.dtype), indices.size // count, args)]
 
 
-@cache
+@per_target
 def make_gather_nd(size: int) -> Kernel:
     """Rows of `inner` elements at tuples of `depth` int64 indices; the range counts tuples.
 
@@ -215,7 +214,7 @@ def gather_nd_(site: Site) -> list[Call]:
     return [*checks, Call(make_gather_nd(item_size(t)), tuples, args)]
 
 
-@cache
+@per_target
 def make_one_hot(size: int, index: str) -> Kernel:
     """dst[o, j, i] = values[indices[o, i] == j]; the range counts o. An index outside [-depth, depth) is nowhere."""
     ptr, at, index_size = pointer(BITS[size]), pointer(index), ITEMSIZE[index]

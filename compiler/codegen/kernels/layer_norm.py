@@ -7,7 +7,6 @@ x, first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -18,7 +17,7 @@ from compiler.codegen.kernels.common import normalized, read_only, square_of_dif
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.reduce_kernels import STRETCH, WIDTH
 from compiler.codegen.kernels.strided import Axis, copy_box
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, inline, kernel, make_tile, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, inline, kernel, make_tile, per_target, pointer
 
 ROWS = 64
 """Rows of a part of the gradient of scale."""
@@ -44,7 +43,7 @@ def _scale_gradient(g: Any, x: Any, m: Any, s: Any) -> Any:
     return g * ((x - m) * s)
 
 
-@cache
+@per_target
 def make_layer_norm(name: str, stash: str) -> Kernel:
     """The range counts rows of n elements.
 
@@ -104,7 +103,7 @@ def make_layer_norm(name: str, stash: str) -> Kernel:
     return layer_norm
 
 
-@cache
+@per_target
 def make_input_grad(name: str) -> Kernel:
     """dx; the range counts rows of n elements."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -135,7 +134,7 @@ def make_input_grad(name: str) -> Kernel:
     return layer_norm_grad
 
 
-@cache
+@per_target
 def make_scale_grad(name: str) -> Kernel:
     """dst[part, i] = sum of dy * normalized x over ROWS rows; the range counts (part, block of WIDTH columns)."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -165,7 +164,7 @@ def make_scale_grad(name: str) -> Kernel:
     return layer_norm_scale_grad
 
 
-@cache
+@per_target
 def make_products(name: str) -> Kernel:
     """Dst = dy * normalized x; the range counts rows of n elements."""
     ptr, size = pointer(name), ITEMSIZE[name]

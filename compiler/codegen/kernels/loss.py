@@ -7,7 +7,6 @@ writes anything; the kernels here stay inside their memory whatever a label is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -17,7 +16,7 @@ from compiler.codegen.calls import Arg, Call, Data, In, Out, Site, Status, Temp,
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.softmax import softmax_calls
-from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, inline, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, inline, kernel, per_target, pointer
 from compiler.codegen.native.math import exp
 from compiler.ir.types import Tensor, numpy_dtype
 
@@ -53,7 +52,7 @@ def counts(c: Any, classes: Any, ignoring: Any, ignored: Any) -> Any:
     return 0 <= c < classes and not (ignoring and c == ignored)
 
 
-@cache
+@per_target
 def make_check(label: str) -> Kernel:
     """Report the first label that is neither in [0, classes) nor ignored."""
     ptr, size = pointer(label), ITEMSIZE[label]
@@ -73,7 +72,7 @@ def make_check(label: str) -> Kernel:
     return check_labels
 
 
-@cache
+@per_target
 def make_weights(name: str, label: str) -> Kernel:
     """dst[i]: the weight of label i; 0 if it is ignored, 1 if there are no weights (address 0)."""
     ptr, index = pointer(name), pointer(label)
@@ -97,7 +96,7 @@ def make_weights(name: str, label: str) -> Kernel:
     return label_weights
 
 
-@cache
+@per_target
 def make_pick(name: str, label: str) -> Kernel:
     """dst[n, d] = -weight * x[n, label, d]; 0 where the label is ignored. The range counts (n, d)."""
     ptr, index = pointer(name), pointer(label)
@@ -125,7 +124,7 @@ def make_pick(name: str, label: str) -> Kernel:
     return pick_loss
 
 
-@cache
+@per_target
 def make_divide(name: str) -> Kernel:
     """Dst = a / b, one element."""
     ptr = pointer(name)
@@ -212,7 +211,7 @@ def softmax_cross_entropy_loss(site: Site) -> list[Call]:
     return calls + loss_calls(t.dtype, t.shape, source, labels, weights, site.attr("reduction"), site.write())
 
 
-@cache
+@per_target
 def make_gradient_rows(name: str, label: str) -> Kernel:
     """Rows of classes: zeros, and the share of its sample at the label. Arguments as for `make_gradient_planes`."""
     ptr, index = pointer(name), pointer(label)
@@ -237,7 +236,7 @@ def make_gradient_rows(name: str, label: str) -> Kernel:
     return label_gradient_rows
 
 
-@cache
+@per_target
 def make_gradient_planes(name: str, label: str) -> Kernel:
     """Planes (n, c) of `inner` elements: -dy / total * weight where the label is c, else 0.
 
@@ -309,7 +308,7 @@ def _shares(site: Site, labels: Labels, weights: In | None, name: str) -> tuple[
     return calls, (dy, int(how == "none"), labels.source, weights or dy, int(weights is not None), total)
 
 
-@cache
+@per_target
 def make_score_gradient(name: str, label: str) -> Kernel:
     """Rows of classes: share * (exp(log_prob) - 1 at the label). Arguments as for `make_gradient_planes`, and log_prob.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import accumulate
 from math import prod
 
@@ -13,7 +12,7 @@ from compiler.codegen.calls import Call, Data, In, Out, Site, Words, contiguous,
 from compiler.codegen.kernels.common import item_size, known_ints, normalized
 from compiler.codegen.kernels.index import bound_checks
 from compiler.codegen.kernels.strided import BITS, Axis, copy_box
-from compiler.codegen.native import ITEMSIZE, Kernel, f32, f64, i64, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, f32, f64, i64, kernel, per_target, pointer
 from compiler.ir.slices import slice_range
 from compiler.ir.types import Tensor
 from compiler.ir.types import numpy_dtype as numpy_dtype_of
@@ -137,7 +136,7 @@ def constant_of_shape(site: Site) -> list[Call]:
     return copy_box(item_size(out), [Axis(out.size, 0, 1)], Data(one), site.write())
 
 
-@cache
+@per_target
 def make_eye(size: int) -> Kernel:
     """Rows of a matrix that is `one` (bits) where column - row = k, else zero bits."""
     ptr = pointer(BITS[size])
@@ -165,7 +164,7 @@ def eye_like(site: Site) -> list[Call]:
     return [Call(make_eye(size), rows, (site.write(), columns, site.attr("k", 0), one))] if out.size else []
 
 
-@cache
+@per_target
 def make_trilu(size: int) -> Kernel:
     """Rows of stacked matrices with the part above (upper = 0) or below (upper = 1) diagonal k zeroed."""
     ptr = pointer(BITS[size])
@@ -204,7 +203,7 @@ def trilu_(site: Site) -> list[Call]:
     return [Call(make_trilu(item_size(t)), t.size // columns, args)]
 
 
-@cache
+@per_target
 def make_range(dtype: str) -> Kernel:
     """dst[i] = start + i * delta, in the dtype (f32 in double, rounded once)."""
     size = ITEMSIZE[dtype]
@@ -238,7 +237,7 @@ def range_(site: Site) -> list[Call]:
     return [Call(make_range(out.dtype), out.size, (site.read(0), site.read(2), site.write()))] if out.size else []
 
 
-@cache
+@per_target
 def make_reverse(size: int) -> Kernel:
     """Rows (b, t) of `inner` elements, reversed over the first lengths[b] of t; the range counts rows."""
     ptr = pointer(BITS[size])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 
 from compiler.codegen.calls import Call, Site, Words, contiguous, lowers
 from compiler.codegen.kernels.common import item_size, known_ints, normalized
 from compiler.codegen.kernels.strided import BITS
-from compiler.codegen.native import Kernel, i64, kernel, pointer
+from compiler.codegen.native import Kernel, i64, kernel, per_target, pointer
 
 FILL = -1  # no source: the constant
 
@@ -25,7 +24,7 @@ def border(mode: str, n: int, i: int) -> int:
     return min(max(i, 0), n - 1)
 
 
-@cache
+@per_target
 def make_pad(size: int) -> Kernel:
     """The range counts rows of the output.
 

@@ -6,7 +6,6 @@ at a fixed distance, so the loop over the row vectorizes for any window.
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -27,7 +26,7 @@ from compiler.codegen.kernels.pool_geometry import (
     geometry,
 )
 from compiler.codegen.kernels.reduce import reduce_calls
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, per_target, pointer
 from compiler.codegen.native.selection import frozen, select
 from compiler.ir.windows import Window
 
@@ -37,7 +36,7 @@ def _least(name: str) -> Any:
     return dtype(name).value(-np.inf) if kind_of(name) == "float" else of(np.iinfo(of).min)
 
 
-@cache
+@per_target
 def make_max(name: str) -> Kernel:
     """The maximum of each window. pairs: windows of 2 x 2 that tile the plane."""
     ptr, size, least = pointer(name), ITEMSIZE[name], _least(name)
@@ -81,7 +80,7 @@ def make_max(name: str) -> Kernel:
     return max_pool
 
 
-@cache
+@per_target
 def make_max_indices(name: str) -> Kernel:
     """The maximum of each window and where in the whole input it is (the first of equal ones)."""
     ptr, size, least = pointer(name), ITEMSIZE[name], _least(name)
@@ -139,7 +138,7 @@ def _root(x: Any) -> Any:
     return np.sqrt(x)
 
 
-@cache
+@per_target
 def make_sum(name: str, p: int) -> Kernel:
     """The average of each window (p = 0), or its Lp norm. pairs: windows of 2 x 2 that tile the plane."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from compiler.codegen.calls import Call, Scratch, Site, lowers
 from compiler.codegen.kernels.common import above
 from compiler.codegen.kernels.pool import make_max_indices
 from compiler.codegen.kernels.pool_geometry import BEFORE, DILATION, KERNEL, OUT, SIZE, STRIDE, TAPS, geometry
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, kernel, make_tile, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, kernel, make_tile, per_target, pointer
 
 
-@cache
+@per_target
 def make_max_grad(name: str) -> Kernel:
     """Dx for any window: dy added where the indices of the maxima say. The range counts planes."""
     ptr, size = pointer(name), ITEMSIZE[name]
@@ -43,7 +41,7 @@ BLOCK = 32
 """Outputs of a row that `make_max_grad_pairs` does at a time; a multiple of the elements in any vector."""
 
 
-@cache
+@per_target
 def make_max_grad_pairs(name: str) -> Kernel:
     """Dx for windows of 2 x 2 that tile the plane. The range counts planes of high x wide.
 
@@ -93,7 +91,7 @@ def make_max_grad_pairs(name: str) -> Kernel:
     return max_pool_grad_pairs
 
 
-@cache
+@per_target
 def make_average_grad_pairs(name: str) -> Kernel:
     """Dx of an average over windows of 2 x 2 that tile the plane; the range counts planes of high x wide."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -123,7 +121,7 @@ def make_average_grad_pairs(name: str) -> Kernel:
     return average_pool_grad_pairs
 
 
-@cache
+@per_target
 def make_average_grad(name: str) -> Kernel:
     """Dx of an average: the share dy / count of each output, added tap by tap. The range counts planes."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value

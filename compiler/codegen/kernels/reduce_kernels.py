@@ -7,13 +7,12 @@ floats. So float32 sums are good to about one unit in the last place of the sum 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from compiler.codegen.kernels.common import fmax, fmin, kind_of
-from compiler.codegen.native import ITEMSIZE, Inline, Kernel, dtype, i64, make_tile, pointer
+from compiler.codegen.native import ITEMSIZE, Inline, Kernel, dtype, i64, make_tile, per_target, pointer
 from compiler.codegen.native.math import exp, log
 from compiler.codegen.native.selection import frozen
 
@@ -194,7 +193,7 @@ _COMPUTED = {"room": "room = room_tile()", "src": "0", "at": "load(src, room, at
 _SHIFT = "s = {0} if -MOST < {0} < MOST else ZERO"  # -inf - -inf would be NaN
 
 
-@cache
+@per_target
 def make_reduce(
     op: str, src: str, dst: str, columns: bool, stage: str = "whole", load: Inline[..., int] | None = None
 ) -> Kernel:

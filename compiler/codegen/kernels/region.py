@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from compiler.codegen.calls import Call, Site, Words, lowers
 from compiler.codegen.kernels.index import in_range
-from compiler.codegen.native import ITEMSIZE, Kernel, i64, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, i64, kernel, per_target, pointer
 
 
-@cache
+@per_target
 def make_region_arg_max(name: str) -> Kernel:
     """The range counts pairs of a region and a channel. meta: images, channels, height, width; bins down and across."""
     ptr, size = pointer(name), ITEMSIZE[name]

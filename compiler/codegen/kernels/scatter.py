@@ -6,7 +6,6 @@ others share the rows they write: every thread reads all indices and takes those
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -14,7 +13,7 @@ from compiler.codegen.calls import Call, Site, Words, contiguous, lowers
 from compiler.codegen.kernels.common import add, around, extremum, multiply, normalized
 from compiler.codegen.kernels.index import in_range, index_checks
 from compiler.codegen.kernels.strided import BITS, copy_call
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, inline, kernel, per_target, pointer
 
 
 @inline
@@ -38,7 +37,7 @@ def _memory_type(name: str, how: str) -> str:
     return BITS[ITEMSIZE[name]] if how == "none" or name == "bool" else name
 
 
-@cache
+@per_target
 def make_scatter_elements(name: str, index: str, how: str) -> Kernel:
     """The range counts lines along the axis: all combinations of the other axes of the indices.
 
@@ -88,7 +87,7 @@ def scatter_elements_(site: Site) -> list[Call]:
     return [*calls, Call(k, indices.size // indices.shape[axis], args)]
 
 
-@cache
+@per_target
 def make_scatter_nd(name: str, how: str) -> Kernel:
     """Dst = src with updates joined at tuples of int64 indices; the range counts rows of dst, of `inner` elements.
 
@@ -132,7 +131,7 @@ def scatter_nd_(site: Site) -> list[Call]:
     return [*calls, Call(make_scatter_nd(_memory_type(t.dtype, how), how), prod(extents), args)]
 
 
-@cache
+@per_target
 def make_gather_grad(name: str, index: str) -> Kernel:
     """dst[o, j] = sum of dy[o, k] over k with indices[k] = j; the range counts rows (o, j) of `inner` elements."""
     ptr, at, size = pointer(name), pointer(index), ITEMSIZE[name]

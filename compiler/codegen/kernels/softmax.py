@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from compiler.codegen.native import (
     kernel,
     make_tile,
     make_transpose_edge,
+    per_target,
     pointer,
     transpose_block,
 )
@@ -38,7 +38,7 @@ def _log_share(x: Any, m: Any, log_sum: Any) -> Any:
     return (x - m) - log_sum  # in this order: m + log_sum would lose the digits of log_sum where m is large
 
 
-@cache
+@per_target
 def make_rows(name: str, logarithm: bool) -> Kernel:
     """Along dense rows of n > 0 elements; the range counts rows."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -76,7 +76,7 @@ def make_rows(name: str, logarithm: bool) -> Kernel:
     return softmax_rows
 
 
-@cache
+@per_target
 def make_columns(name: str, logarithm: bool) -> Kernel:
     """Along the middle axis of outer x n x inner; the range counts blocks of WIDTH of the inner axis."""
     ptr, size, value = pointer(name), ITEMSIZE[name], dtype(name).value
@@ -132,7 +132,7 @@ SHORT = 16
 """Elements of rows that are too short to fill the lanes of a vector."""
 
 
-@cache
+@per_target
 def make_short_rows(name: str, logarithm: bool) -> Kernel:
     """Along dense rows of 0 < n <= SHORT elements, turned to columns WIDTH at a time; the range counts rows.
 

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from math import prod
 from typing import NamedTuple
 
 from compiler.codegen.calls import Call, Data, In, Out, Temp, Words
-from compiler.codegen.native import Kernel, i64, kernel, make_tile, make_transpose, pointer, transpose_block, u8
+from compiler.codegen.native import (
+    Kernel,
+    i64,
+    kernel,
+    make_tile,
+    make_transpose,
+    per_target,
+    pointer,
+    transpose_block,
+    u8,
+)
 from compiler.codegen.native.picks import PICKED, make_every_other
 
 MAX_RANK = 16
@@ -109,7 +118,7 @@ def copy_bytes(lo: int, hi: int, src: int, dst: int, nbytes: int) -> None:
         d[i] = s[i]
 
 
-@cache
+@per_target
 def make_line(size: int) -> Kernel:
     """dst[i*ds] = src[i*ss] over elements of `size` bytes; ss = 0 fills."""
     ptr = pointer(BITS[size])
@@ -131,7 +140,7 @@ def make_line(size: int) -> Kernel:
     return copy_line
 
 
-@cache
+@per_target
 def make_rows(size: int) -> Kernel:
     """Copy a box row by row; the range counts rows.
 
@@ -196,7 +205,7 @@ def make_rows(size: int) -> Kernel:
     return copy_rows
 
 
-@cache
+@per_target
 def make_strips(size: int) -> Kernel:
     """Transpose planes: dst[a*ldd + b] = src[b*lds + a], a < A, b < B; the range counts strips of `width` values of a.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from compiler.codegen.calls import Call, Scratch, Site, lowers
 from compiler.codegen.kernels.common import above, around, known_ints, normalized
-from compiler.codegen.native import ITEMSIZE, Kernel, i64, inline, kernel, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, i64, inline, kernel, per_target, pointer
 from compiler.ir.types import TensorType
 
 
@@ -17,7 +16,7 @@ def _smaller(x: Any, y: Any) -> Any:
     return (x < y) | ((y != y) & (x == x))
 
 
-@cache
+@per_target
 def make_top_k(name: str, largest: bool) -> Kernel:
     """The first k > 0 of n elements along the middle axis of outer x n x inner; the range counts outer x inner lines.
 

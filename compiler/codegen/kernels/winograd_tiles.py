@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import NamedTuple
 
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm_tile import parts, short_rows, tall_tiles
-from compiler.codegen.native import TILE, Inline, Kernel, i64, inline, kernel, make_micro, make_tile
+from compiler.codegen.native import Inline, Kernel, i64, inline, kernel, make_micro, make_tile, per_target, tile_for
 from compiler.codegen.native.winograd import Filter, Matrix, make_spread, make_transform
 
 GAIN = 1.05
@@ -59,19 +58,19 @@ def input_words(scheme: Filter, geometry: Geometry, channels: int, of_group: int
     one of the a*a planes to the next.
     """
     _, h, w = geometry.axes
-    vl = TILE["f32"].vl
+    vl = tile_for("f32").vl
     th, tw = tiles(scheme, geometry)
     first = [axis.before - 2 if geometry.transposed else -axis.before for axis in (h, w)]
     row = scheme.m * (-(-tw // vl) * vl + vl)
     return (h.size, w.size, channels * h.size * w.size, *first, th, tw, row, pitch, of_group * pitch + 16)
 
 
-@cache
+@per_target
 def make_copy() -> Inline[[int, int, int, int], None]:
     """copy(one, src, dst, n): n floats, by vectors, none beyond; `one` is the address of the number 1."""
     _, _, size, _, ptr = parts("f32")
-    vl = TILE["f32"].vl
-    line = make_micro("f32", TILE["f32"]._replace(mr=1, nv=1))
+    vl = tile_for("f32").vl
+    line = make_micro("f32", tile_for("f32")._replace(mr=1, nv=1))
 
     @inline
     def copy(one: int, src: int, dst: int, n: int) -> None:
@@ -87,7 +86,7 @@ def make_copy() -> Inline[[int, int, int, int], None]:
     return copy
 
 
-@cache
+@per_target
 def make_inputs(matrix: Matrix, m: int) -> Kernel:
     """Rows [lo, hi) of tiles of all images: P d P', P = matrix [a, n], as [a*a][channel][tile]; tiles are m apart.
 
@@ -97,7 +96,7 @@ def make_inputs(matrix: Matrix, m: int) -> Kernel:
     elements over the end of the tiles: the next channel comes later, behind the last is slack.
     """
     _, _, size, number, ptr = parts("f32")
-    vl, halo = TILE["f32"].vl, len(matrix[0]) - m
+    vl, halo = tile_for("f32").vl, len(matrix[0]) - m
     transform, copy, spread = make_transform(matrix, m), make_copy(), make_spread(m)
     factor, one, zero = make_tile(1, "f32"), number(1), number(0)
 

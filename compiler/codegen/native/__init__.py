@@ -39,7 +39,7 @@ asin, floor, rint, ...) comes from numpy.
 `convert("i32")(x)` is ONNX's Cast; floats of at most 8 bits, which load as their codes, have `narrow`. `int_add`,
 `int_mul`, `int_shl`, ... keep the operands' type and wrap; Numba's own operators on int64 leave overflow undefined.
 
-**Micro kernels** (vector.py): `TILE["f32"]` is (mr, nv, vl) of the register tile; `make_micro("f32")` gives
+**Micro kernels** (vector.py): `tile_for("f32")` is (mr, nv, vl) of the register tile; `make_micro("f32")` gives
 `micro(a, rsa, csa, b, ldb, k, c, ldc)`; options take offsets of a and b from tables and accumulate; `make_micro_add`
 adds a matrix at the end, `make_micro_edge` also leaves out rows and columns of the tile that are not there.
 `make_transpose(size)` gives `block(src, lds, dst, ldd)` over `transpose_block(size)` rows and columns;
@@ -98,10 +98,10 @@ from compiler.codegen.native.memory import (
 from compiler.codegen.native.modes import checking
 from compiler.codegen.native.pool import Pool, make_pool
 from compiler.codegen.native.primitive import Primitive, primitive
-from compiler.codegen.native.target import Target
+from compiler.codegen.native.target import Target, building, per_target
 from compiler.codegen.native.threads import atomic_add, atomic_load, atomic_max, atomic_store, barrier, share
 from compiler.codegen.native.vector import (
-    TILE,
+    TILED,
     Tile,
     make_micro,
     make_micro_add,
@@ -115,7 +115,7 @@ from compiler.codegen.native.vector import (
 __all__ = [
     "DTYPES",
     "ITEMSIZE",
-    "TILE",
+    "TILED",
     "ByDtype",
     "Dtype",
     "Guard",
@@ -134,6 +134,7 @@ __all__ = [
     "bf16",
     "bits_of",
     "boolean",
+    "building",
     "checking",
     "compile_objects",
     "convert",
@@ -176,6 +177,7 @@ __all__ = [
     "minimum",
     "native",
     "optimized_ir",
+    "per_target",
     "pointer",
     "primitive",
     "share",

@@ -22,10 +22,10 @@ def object_name(kernel: Kernel, target: Target) -> str:
 def compile_objects(kernels: Iterable[Kernel], target: Target | None = None, jobs: int | None = None) -> list[Path]:
     """Object files of the kernels and all they call, callees first, from the cache or compiled now.
 
-    target: the host by default; jobs: processes at a time (default: the CPUs this process may use).
+    target: by default what is built for; jobs: processes at a time (default: the CPUs this process may use).
     BuildError names a kernel that cannot be compiled.
     """
-    target = target or Target.host()
+    target = target or Target.current()
     wanted: dict[str, Kernel] = {}
     for k in kernels:
         for q in k.closure():
@@ -41,13 +41,13 @@ def compile_objects(kernels: Iterable[Kernel], target: Target | None = None, job
 
 def optimized_ir(kernel: Kernel, target: Target | None = None) -> str:
     """LLVM IR of a kernel after optimization for a target: to see what became of it (vectors, calls)."""
-    t = target or Target.host()
+    t = target or Target.current()
     return str(optimize.optimized(kernel.ir(), optimize.machine(t.cpu, t.features, t.triple)))
 
 
 def assembly(kernel: Kernel, target: Target | None = None) -> str:
     """Assembly of a kernel for a target."""
-    t = target or Target.host()
+    t = target or Target.current()
     machine = optimize.machine(t.cpu, t.features, t.triple)
     return str(machine.emit_assembly(optimize.optimized(kernel.ir(), machine)))
 

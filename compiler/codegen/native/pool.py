@@ -62,8 +62,8 @@ class Pool(NamedTuple):
 
 
 def make_pool(target: Target | None = None) -> Pool:
-    """The pool's kernels for a target (default: this machine). Linux parks with futex; elsewhere workers nap."""
-    arch, _, rest = (target or Target.host()).triple.partition("-")
+    """The pool's kernels for a target (default: what is built for). Linux parks with futex; elsewhere workers nap."""
+    arch, _, rest = (target or Target.current()).triple.partition("-")
     futex = _FUTEX.get(arch, 0) if "linux" in rest else 0
 
     @kernel

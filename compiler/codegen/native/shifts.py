@@ -14,7 +14,7 @@ from numba.core import cgutils
 from compiler.codegen.native.dtypes import dtype
 from compiler.codegen.native.memory import PlainPointer
 from compiler.codegen.native.primitive import I64, Primitive, primitive, void
-from compiler.codegen.native.vector import TILE, load, splat, store
+from compiler.codegen.native.vector import load, splat, store, tile_for
 
 CELLS = 8
 """Vectors that `make_shifted_sum` computes at once: a multiply-add waits for one that began 4 cycles ago."""
@@ -35,7 +35,7 @@ def make_shifted_sum(name: str, vectors: int) -> Shifted:
     Offsets count elements; start is the address of a number. Each element is one chain of multiply-adds in the order of
     q.
     """
-    element, vl = dtype(name), TILE[name].vl
+    element, vl = dtype(name), tile_for(name).vl
     scalar, size = element.storage, element.size
     vec, pointer = ir.VectorType(scalar, vl), scalar.as_pointer()
     count = CELLS // vectors
@@ -99,7 +99,7 @@ def make_correlation(name: str, count: int) -> Correlation:
     sums[t*vl + j % vl] += sum of d[i*ldd + j] * x[off(t) + i*row + j] over i < rows and j < columns (a multiple of vl),
     for t < count. terms: pairs of int64 that begin with off(t). A lane is one chain of multiply-adds, row by row.
     """
-    element, vl = dtype(name), TILE[name].vl
+    element, vl = dtype(name), tile_for(name).vl
     scalar, size = element.storage, element.size
     vec, pointer = ir.VectorType(scalar, vl), scalar.as_pointer()
 

@@ -1,8 +1,12 @@
 """The machine that code is made for."""
 
+import contextlib
 import functools
 import hashlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import llvmlite
 import llvmlite.binding as ll
@@ -22,6 +26,11 @@ class Target:
         """This machine."""
         return Target(ll.get_host_cpu_name(), ll.get_host_cpu_features().flatten(), ll.get_process_triple())
 
+    @staticmethod
+    def current() -> "Target":
+        """What code is made for: as `building` says, else this machine."""
+        return _current.get() or Target.host()
+
     @functools.cached_property
     def digest(self) -> str:
         """Part of an object's file name: machines that share a cache must not run each other's code."""
@@ -32,6 +41,34 @@ class Target:
     def vectors(self) -> str:
         """The vector unit, for the choice of tiles: "avx512", "avx2", "neon" or "generic" (128 bits)."""
         return vector_unit(self.cpu, self.features, self.triple)
+
+
+_current: ContextVar[Target | None] = ContextVar("target", default=None)
+
+
+@contextlib.contextmanager
+def building(target: Target) -> Iterator[None]:
+    """Plan, emit and compile for a target inside this block (in this thread)."""
+    token = _current.set(target)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def per_target(make: Callable[P, R]) -> Callable[P, R]:
+    """As `functools.cache`, apart for each vector unit: what kernels are made of depends on the tiles of its target."""
+    made: Callable[..., R] = functools.cache(lambda unit, *args, **kwargs: make(*args, **kwargs))
+
+    @functools.wraps(make)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        return made(Target.current().vectors, *args, **kwargs)
+
+    return wrapped
 
 
 # Vector units of CPUs that are named without a list of features (levels and the usual ones; others count as generic).

@@ -36,13 +36,15 @@ class Tile(NamedTuple):
 _F32_TILES = {"avx512": Tile(8, 2, 16), "avx2": Tile(6, 2, 8), "neon": Tile(6, 4, 4), "generic": Tile(6, 2, 4)}
 
 
+TILED = ("f32", "f64")
+"""Types that have tiles."""
+
+
 def tile_for(name: str, target: Target | None = None) -> Tile:
-    """The register tile of an element type ("f32" or "f64") on a target (default: this machine)."""
-    tile = _F32_TILES[(target or Target.host()).vectors]
+    """The register tile of an element type ("f32" or "f64") on a target (default: what is built for)."""
+    tile = _F32_TILES[(target or Target.current()).vectors]
     return {"f32": tile, "f64": tile._replace(vl=tile.vl // 2)}[name]
 
-
-TILE = {name: tile_for(name) for name in ("f32", "f64")}
 
 Micro = Primitive[[int, int, int, int, int, int, int, int], None]
 MicroAdd = Primitive[[int, int, int, int, int, int, int, int, int, int], None]
@@ -60,8 +62,8 @@ def make_micro(
 ) -> Micro:
     """micro(a, rsa, csa, b, ldb, k, c, ldc): c[i*ldc + j] = sum over q < k of a[i*rsa + q*csa] * b[q*ldb + j].
 
-    i < mr, j < nr of the tile (default: TILE[name]); offsets count elements; all of c is stored, and mr rows of a and
-    nr columns of b are read, so edges need their own tile, memory to read, or a smaller mr.
+    i < mr, j < nr of the tile (by default that of `tile_for`); offsets count elements; all of c is stored, and mr rows
+    of a and nr columns of b are read, so edges need their own tile, memory to read, or a smaller mr.
 
     a_row_table: rsa is the address of mr int64 offsets instead, row i begins at a[rsa[i]]; a_col_table: csa is one of k
     offsets (a[... + csa[q]]); b_table: ldb is one of k offsets (b[ldb[q] + j]). accumulate: start from c instead of 0.
@@ -69,7 +71,7 @@ def make_micro(
     Each element is one chain of multiply-adds (fused where the target can) in the order of q: its bits do not depend on
     the tile it falls in, nor on splitting k between calls that accumulate. k <= 0 stores zeros, or c as it was.
     """
-    tile = tile or TILE[name]
+    tile = tile or tile_for(name)
     generate, plain = _micro(name, tile, a_row_table, a_col_table, b_table, accumulate)
     mr, nr = tile.mr, tile.nr
 
@@ -87,7 +89,7 @@ def make_micro_add(name: str, tile: Tile | None = None, *, a_row_table: bool = F
 
     d = 0: nothing is added.
     """
-    tile = tile or TILE[name]
+    tile = tile or tile_for(name)
     generate, plain = _micro(name, tile, a_row_table, False, False, False, term=True)
     mr, nr = tile.mr, tile.nr
 

@@ -28,7 +28,7 @@ from numba.core import cgutils
 
 from compiler.codegen.native.memory import PlainPointer
 from compiler.codegen.native.primitive import F32, I64, Primitive, primitive, void
-from compiler.codegen.native.vector import TILE, keep_rolled, load, shuffle, splat, store
+from compiler.codegen.native.vector import keep_rolled, load, shuffle, splat, store, tile_for
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -98,11 +98,11 @@ def transposed(matrix: Matrix) -> Matrix:
 def make_transform(matrix: Matrix, step: int = 0) -> Primitive[[int, int, int, int], None]:
     """transform(src, sp, dst, dp): X = P d P' for vl tiles d at once, P = matrix [a, n], float32.
 
-    Offsets count elements, vl is the number of lanes (`TILE["f32"].vl`). X[i, j] of tile t goes to
+    Offsets count elements, vl is the number of lanes (`tile_for("f32").vl`). X[i, j] of tile t goes to
     dst[(i*a + j)*dp + t]; d[i, j] comes from src[(i*n + j)*sp + t], or, for a step, from
     src[i*sp + j%step * sp/step + t + j//step]: tiles whose rows lie `step` elements apart in rows that are spread.
     """
-    n, vl = len(matrix[0]), TILE["f32"].vl
+    n, vl = len(matrix[0]), tile_for("f32").vl
 
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
         src, sp, dst, dp = args
@@ -145,7 +145,7 @@ def make_collect(matrix: Matrix) -> Primitive[[int, int, int, int, int], None]:
     X[i, j] of tile t comes from src[(i*a + j)*sp + t]; Y[i, j] goes to dst[i*dp + t*m + j]: tiles follow each other
     along a row. bias: the address of a number. m is a power of two.
     """
-    m, a, vl = len(matrix), len(matrix[0]), TILE["f32"].vl
+    m, a, vl = len(matrix), len(matrix[0]), tile_for("f32").vl
 
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
         src, sp, bias, dst, dp = args
@@ -177,7 +177,7 @@ def make_collect(matrix: Matrix) -> Primitive[[int, int, int, int, int], None]:
 
 def make_spread(m: int) -> Primitive[[int, int, int], None]:
     """spread(src, dst, dp): dst[j*dp + t] = src[t*m + j] for j < m and t < vl, float32. m is a power of two."""
-    vl = TILE["f32"].vl
+    vl = tile_for("f32").vl
 
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
         src, dst, dp = args
@@ -200,12 +200,12 @@ def make_spread(m: int) -> Primitive[[int, int, int], None]:
 
 
 def _vector() -> Any:
-    return ir.VectorType(F32, TILE["f32"].vl)
+    return ir.VectorType(F32, tile_for("f32").vl)
 
 
 def _merged(b: Any, vectors: list[Any]) -> list[Any]:
     """Element t*m + j of the result, in vectors one behind the other, is element t of vector j of m."""
-    vl, rows = TILE["f32"].vl, [[v] for v in vectors]
+    vl, rows = tile_for("f32").vl, [[v] for v in vectors]
     low, high = ([q for k in range(first, first + vl // 2) for q in (k, vl + k)] for first in (0, vl // 2))
     while len(rows) > 1:  # the first half with the second, until one row has all in order
         half = len(rows) // 2
@@ -216,7 +216,7 @@ def _merged(b: Any, vectors: list[Any]) -> list[Any]:
 
 def _parted(b: Any, line: list[Any]) -> list[Any]:
     """The vectors that `_merged` gives this line for."""
-    vl, rows = TILE["f32"].vl, [line]
+    vl, rows = tile_for("f32").vl, [line]
     while len(rows[0]) > 1:  # those at even places from those at odd ones
         rows = [
             [shuffle(b, row[k], row[k + 1], list(range(first, 2 * vl, 2))) for k in range(0, len(row), 2)]
