@@ -33,14 +33,20 @@ SHOWN = 4
 
 
 def recompute(graph: Graph, limit: int, planner: Planner) -> Graph:
-    """The graph, changed so that its plan takes at most `limit` bytes. MemoryLimitError: that cannot be reached."""
-    found = _Search(graph, planner)
-    if found.plan.total <= limit:
-        return graph
-    while found.plan.total > limit:
-        if not found.lower(limit):
-            raise _unreachable(found, limit)
-    return found.cheapest(limit)
+    """The graph, changed so that its plan takes at most `limit` bytes. MemoryLimitError: that cannot be reached.
+
+    Where the search for the limit gets stuck, the one for the least memory is asked: so all limits from `least` on are
+    reached.
+    """
+    for aim in (limit, 0):
+        found = _Search(graph, planner)
+        if found.plan.total <= limit:
+            return graph
+        while found.plan.total > limit and found.lower(aim):
+            pass
+        if found.plan.total <= limit:
+            return found.cheapest(limit)
+    raise _unreachable(found, limit)
 
 
 def least(graph: Graph, planner: Planner) -> int:

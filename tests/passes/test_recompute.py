@@ -17,6 +17,7 @@ from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
 from compiler.ir.types import TensorType
 from compiler.ir.verify import verify
+from compiler.passes import recompute as recompute_module
 from compiler.passes.recompute import least, recompute, usage
 from compiler.passes.repeating import RULE
 from tests.codegen.graphs import Running
@@ -115,6 +116,17 @@ def test_the_lives_of_values_explain_the_arena(graph: Graph) -> None:
     assert usage(found).max() < plan.layout.arena_bytes
     units = len(plan.schedule.units)
     assert all(0 <= start < end <= units for _, _, start, end in found.lives)
+
+
+def test_where_the_search_for_a_limit_gets_stuck_the_one_for_the_least_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a U-Net of 3 levels, where some limits were refused above others that were reached."""
+    graph, lower = there_and_back(6), recompute_module._Search.lower
+    lowest, total = least(graph, footprint), footprint(graph).total
+    monkeypatch.setattr(recompute_module._Search, "lower", lambda self, limit: limit == 0 and lower(self, limit))
+    for limit in (lowest, (lowest + total) // 2, total - 1):
+        assert footprint(recompute(graph, limit, footprint)).total <= limit
 
 
 def test_cheap_operators_first() -> None:
