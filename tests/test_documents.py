@@ -1,11 +1,11 @@
 """The Python of README.md and docs/*.md runs as it is written, and gives what its comments show.
 
-The blocks of a page run in order, in one namespace, in a folder with the files that `examples/` writes. A block that cannot
-run there says so in the line above it, which readers of the page do not see: `<!-- not run: needs torch -->`.
+The blocks of a page run in order, in one namespace, in a folder with the files that `examples/` writes. A block that
+cannot run there says so in the line above it, which readers of the page do not see: `<!-- not run: needs torch -->`.
 
-A comment shows a result if it stands alone under a statement, or behind one and begins like a value: what the statement
-printed, or else the value of the expression, or `StateError: ...`, the exception. `...` stands for anything, numbers agree
-to three digits, lines may break elsewhere, and behind `; ` in the line of the statement is no result any more.
+A comment shows a result if it stands alone under a statement, or behind one and begins like a value: what the
+statement printed, or else the value of the expression, or the exception, as `StateError: ...`. `...` stands for
+anything, numbers agree to a thousandth, lines may break elsewhere; behind a statement, the result ends at `; `.
 """
 
 from __future__ import annotations
