@@ -88,6 +88,38 @@ def test_the_least_limit_is_told_and_can_be_reached() -> None:
         compiler.compile(network(), memory_limit=least - 1)
 
 
+JOINED = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>
+joined (float[33,4] x) => (float y) {
+    zero = Constant<value_ints = [0]>()
+    part = Concat<axis = 0>(x, x, x)
+    view = Unsqueeze(part, zero)
+    inner = Concat<axis = 0>(part, x)
+    other = Concat<axis = 0>(view, view, view)
+    whole = Concat<axis = 0>(inner, part, part)
+    a = ReduceSum<keepdims = 0>(other)
+    b = ReduceSum<keepdims = 0>(whole)
+    y = Sum(a, b)
+}"""
+
+
+def test_a_view_of_a_part_of_a_concat_is_where_the_part_is() -> None:
+    """Though the whole comes later: `view` is read before that."""
+    model = onnx.parser.parse_model(JOINED)
+    algorithm = onnx.parser.parse_graph("step () => (float loss, float[33,4] dx) { loss = Identity(y) }")
+    gradient = onnx.helper.make_node("Gradient", ["x"], ["dx"], domain="ai.onnx.preview.training", xs=["x"], y="y")
+    algorithm.node.append(gradient)
+    model.training_info.add().algorithm.CopyFrom(algorithm)
+    x = np.random.default_rng(0).standard_normal((33, 4)).astype(np.float32)
+    free = compiler.compile(model)
+    least = memory_report.memory(model, smallest=True).least
+    assert least is not None
+    assert least < free.memory.total
+    for limit in (least, free.memory.total - 1):
+        tight = compiler.compile(model, memory_limit=limit)
+        assert tight.memory.total <= limit
+        assert {n: a.tobytes() for n, a in tight(x=x).items()} == {n: a.tobytes() for n, a in free(x=x).items()}
+
+
 def test_each_size_has_to_fit() -> None:
     small = compiler.compile(lenet(), dims={"N": 2}).memory.total
     step = compiler.compile(lenet(), memory_limit=small)

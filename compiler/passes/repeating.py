@@ -109,8 +109,8 @@ class Repeats:
         """Positions at which the memory of a value is read."""
         found: dict[str, set[int]] = {}
         for node in self.graph.nodes:
-            at = place(node, self.plan)
             if not is_view(node, self.plan):
+                at = place(node, self.plan)
                 for v in node.reads:
                     found.setdefault(self.plan.roots[v], set()).add(at)
         return found
@@ -207,9 +207,8 @@ def is_view(node: Node, plan: Plan) -> bool:
 
 
 def place(node: Node, plan: Plan) -> int:
-    """The position of a node; that of what it is a view of."""
-    own = node.results if not is_view(node, plan) else [plan.roots[v] for v in node.results]
-    return max((plan.position.get(v, -1) for v in own), default=-1)
+    """The position of a node that is no view."""
+    return max((plan.position.get(v, -1) for v in node.results), default=-1)
 
 
 def cost_of(node: Node, graph: Graph) -> float:
@@ -232,8 +231,16 @@ def cost_of(node: Node, graph: Graph) -> float:
 
 
 def in_order(graph: Graph, plan: Plan) -> list[tuple[int, Node]]:
-    """The nodes in the order of execution, with their positions."""
-    placed = [(place(node, plan), node) for node in graph.nodes]
+    """The nodes in the order of execution, with their positions: of a view, that of what it is a view of.
+
+    (Not of the value in whose memory that is: a part of a Concat is computed before it.)
+    """
+    placed = []
+    at: dict[str, int] = {}
+    for node in graph.nodes:
+        own = at.get(node.inputs[0], -1) if is_view(node, plan) else place(node, plan)
+        at.update(dict.fromkeys(node.results, own))
+        placed.append((own, node))
     return sorted(placed, key=lambda pair: pair[0])  # stable: a view stays behind what it is of
 
 
