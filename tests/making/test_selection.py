@@ -377,3 +377,59 @@ def test_fresh_weights(kind: str) -> None:
     assert fresh["bias"].tolist() == [0.0] * 200
     assert fresh["iteration"] == 0
     assert not fresh["w.exp_avg"].any()
+
+
+# --- what exporters write where a layer has no weights ---------------------------------------------------------------
+def normalized(scale: NodeProto | Array, bias: Array) -> onnx.ModelProto:
+    """Normalization, a factor for each channel, and a product; tensors as nodes or as initializers."""
+    nodes = []
+    given = {"0.weight": numbers(3, 3, 1), "val_8": bias, "factor": np.ones((3, 1), np.float32)}
+    if isinstance(scale, NodeProto):
+        nodes.append(scale)
+    else:
+        given["val_7"] = scale
+    nodes += [
+        helper.make_node("Conv", ["x", "0.weight"], ["h1"]),
+        helper.make_node("InstanceNormalization", ["h1", "val_7", "val_8"], ["h2"]),
+        helper.make_node("Mul", ["h2", "factor"], ["y"]),
+    ]
+    return model_of(nodes, given, x=("N", 3, 5), y=("N", 3, 5))
+
+
+ONES, ZEROS = np.ones(3, np.float32), np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize("scale", [ONES, constant("val_7", ONES)])
+def test_what_fills_a_normalization_does_not_train(scale: NodeProto | Array) -> None:
+    """As torch.onnx.export writes GroupNorm; a factor of ones behind it is its weight."""
+    notes: list[str] = []
+    model = normalized(scale, ZEROS)
+    assert trained(make_training_model(model, loss="mse", note=notes.append)) == {"0.weight", "factor"}
+    assert [n for n in notes if "'val_7'" in n and "'val_8'" in n and "train=['*', 'val_" in n]
+    notes.clear()
+    both = make_training_model(model, loss="mse", train=["*", "val_7", "val_8"], note=notes.append)
+    assert trained(both) == {"0.weight", "factor", "val_7", "val_8"}
+    assert not [n for n in notes if "val_7" in n]
+    make_training_model(model, loss="mse", freeze="val_*")
+
+
+def test_weights_that_begin_as_ones_and_zeros_train() -> None:
+    assert "val_8" in trained(make_training_model(normalized(ONES, numbers(3)), loss="mse"))
+    own = normalized(ONES, ZEROS)
+    for t in own.graph.initializer:
+        t.name = t.name.replace("val_", "1.norm")
+    for node in own.graph.node:
+        for i, v in enumerate(node.input):
+            node.input[i] = v.replace("val_", "1.norm")
+    assert trained(make_training_model(own, loss="mse")) == {"0.weight", "factor", "1.norm7", "1.norm8"}
+
+
+def test_a_slope_that_is_no_parameter_does_not_train() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        constant("slope", np.array([0.25], np.float32)),
+        helper.make_node("PRelu", ["h", "slope"], ["y"]),
+    ]
+    assert trained(make_training_model(model_of(nodes, {"w": numbers(3, 2)}), loss="mse")) == {"w"}
+    nodes = [constant("w", numbers(3, 2)), *nodes]  # all that this file has is in nodes
+    assert trained(make_training_model(model_of(nodes, {}), loss="mse")) == {"w", "slope"}

@@ -45,6 +45,8 @@ from compiler.frontend.making.select import (
     Patterns,
     candidates,
     choose,
+    fillers,
+    filling,
     lift,
     listed,
     sparse_weights,
@@ -119,6 +121,7 @@ def make_training_model(
     own = {v for name, c in losses.items() if not c.name for v in own_inputs(c, name, facts.outputs)}
     sources = [*(r.value for r in (*reads.values(), *compared.values())), *own]
     known = candidates(facts)
+    filled = fillers(facts, known)
     parameters = choose(facts, known, sources, train, freeze)
     changed = switched(facts, sources, {p.name for p in parameters}, batch_norm)
     copies = separate_statistics(work, facts, known, changed, {p.name for p in parameters})
@@ -147,7 +150,11 @@ def make_training_model(
         missed = sparse_weights(facts, frozen) if train is None else []
         taken = "the name {!r} is taken in the model: what is usually called so is {!r} here"
         texts = [taken.format(*names) for names in a.renamed]
-        texts += [f"{name!r} does not train: {DENSE}" for name in missed if name in facts.upstream(sources)]
+        reached = facts.upstream(sources)
+        texts += [f"{name!r} does not train: {DENSE}" for name in missed if name in reached]
+        unasked = [n for n in filled if n in reached] if train is None else []
+        if unasked:
+            texts.append(filling(unasked))
         texts += notes_on_modes(facts, sources, {p.name for p in parameters}, batch_norm)
         texts += notes_on_single_samples(facts, changed)
         for text in [*texts, *merged(work)]:

@@ -3,13 +3,15 @@
 By default weights: tensors of floating point that a network learns, by what reads them. `_WEIGHTS` lists operands that
 are weights of their operator. Of Add and Mul a constant is a weight if the other operand comes from weights: what is
 done to inputs before the first weight is preprocessing. Not weights are settings (bounds, ratios, running statistics),
-single numbers that are multiplied, and masks (`_is_mask`). A tensor may reach its use through a Reshape, ..., and as a
-state of a Loop that no iteration changes, which is how tf2onnx hands weights to a loop.
+single numbers that are multiplied, masks (`_is_mask`), and what fills an operand that was not asked for (`_is_filler`).
+A tensor may reach its use through a Reshape, ..., and as a state of a Loop that no iteration changes, which is how
+tf2onnx hands weights to a loop.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +49,15 @@ _WEIGHTS: dict[str, set[int]] = {
 }
 _VIEWS = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Split", "Expand"}
 _VIEWS |= {"QuantizeLinear", "DequantizeLinear"}
+_FILLED: dict[str, tuple[float | None, ...]] = {
+    "InstanceNormalization": (None, 1, 0),
+    "LayerNormalization": (None, 1, 0),
+    "GroupNormalization": (None, 1, 0),
+    "RMSNormalization": (None, 1),
+    "BatchNormalization": (None, 1, 0),
+}
+"""Operators whose operands exporters fill with these numbers where a layer has no weights."""
+
 _PRODUCTS = {"MatMul", "Conv", "ConvTranspose", "Gemm", "Einsum"}
 
 _TAKEN_AWAY = -1e4
@@ -119,7 +130,17 @@ def _made_by(node: NodeProto, facts: Facts) -> Candidate | None:
 
 def weights(facts: Facts, known: Mapping[str, Candidate]) -> dict[str, Candidate]:
     """The candidates that are weights, in the order of the file."""
+    return _weights_and_fillers(facts, known)[0]
+
+
+def fillers(facts: Facts, known: Mapping[str, Candidate]) -> list[str]:
+    """The candidates that are no weights only because exporters write such where there are none."""
+    return _weights_and_fillers(facts, known)[1]
+
+
+def _weights_and_fillers(facts: Facts, known: Mapping[str, Candidate]) -> tuple[dict[str, Candidate], list[str]]:
     learned: set[str] = set()
+    filling: set[str] = set()
     found: set[str] = set()
     origin = {name: name for name in known}  # value -> the candidate that it is a view of
     varying = set(facts.inputs)
@@ -135,13 +156,15 @@ def weights(facts: Facts, known: Mapping[str, Candidate]) -> dict[str, Candidate
             varying.update(v for _, body in bodies(node) for v in defined(body) if v not in kept)
         for position, v in enumerate(node.input):
             if v in origin and _is_weight(node, position, known[origin[v]], facts, learned, varying, doubtful):
-                found.add(origin[v])
+                (filling if _is_filler(node, position, known[origin[v]]) else found).add(origin[v])
         if any(v in learned or (v in origin and origin[v] in found) for v in operands):
             learned.update(node.output)
         if any(v in varying for v in operands):
             varying.update(node.output)
+    if all(known[name].node is not None for name in found):  # a file that has all weights in nodes
+        found |= {name for name in filling if known[name].node is not None}
     found = found or doubtful  # a model of elementwise arithmetic only
-    return {name: c for name, c in known.items() if name in found}
+    return {name: c for name, c in known.items() if name in found}, [n for n in known if n in filling - found]
 
 
 def _is_weight(
@@ -167,6 +190,20 @@ def _is_weight(
     if other in varying and other not in learned:
         doubtful.add(tensor.name)
     return other in learned and other in varying
+
+
+def _is_filler(node: NodeProto, position: int, tensor: Candidate) -> bool:
+    """Whether a weight looks like what exporters write where a layer has none.
+
+    PyTorch's write normalizations without weights, and the one within a GroupNorm, with a scale of 1 and a bias of 0:
+    as nodes, or as `val_` and a number, where parameters have names of their own; and a slope that is no parameter as
+    a node.
+    """
+    if node.op_type == "PRelu":
+        return tensor.node is not None and tensor.size == 1
+    number = _FILLED.get(node.op_type, ())[position : position + 1]
+    named = tensor.node is not None or re.fullmatch(r"val_\d+", tensor.name) is not None
+    return named and number not in ((), (None,)) and bool((tensor.read() == number[0]).all())
 
 
 def _kept_states(loop: NodeProto) -> Iterator[tuple[str, str]]:
@@ -198,6 +235,15 @@ def _is_token(tensor: Candidate) -> bool:
     return tensor.size > 1 and bool((array != array.flat[0]).any())
 
 
+def filling(names: Sequence[str]) -> str:
+    """What to say about `fillers`."""
+    does, of = ("does", "it looks") if len(names) == 1 else ("do", "they look")
+    return (
+        f"{_some(names)} {does} not train: {of} like what exporters write where a layer has no weights; "
+        f"train=['*', {names[0]!r}] trains {'it' if len(names) == 1 else 'such'} as well"
+    )
+
+
 def listed(option: str, patterns: Patterns) -> tuple[str, ...]:
     """The patterns of an option, one by one. InputError: they are something else."""
     return checked_texts(option, patterns, "a glob pattern of names, or a list of such")
@@ -225,7 +271,8 @@ def choose(
                 _check_trainable(known[name], name in reached)
         chosen = _matched("train", train, default, known, facts.sparse) & reached
     if freeze is not None:
-        chosen -= _matched("freeze", freeze, default, known, facts.sparse)
+        filled = {name: known[name] for name in fillers(facts, known)}
+        chosen -= _matched("freeze", freeze, default | filled, known, facts.sparse)
     result = [c for name, c in known.items() if name in chosen]
     if not result:
         raise InputError(_nothing(default, known, train, freeze, sparse_weights(facts)))
