@@ -99,17 +99,20 @@ def make_pick(name: str, label: str) -> Kernel:
         m, x, w = i64(meta, 1), ptr(src, 0), ptr(weights, 3)
         classes, ignoring, ignored = m[0], m[1], m[2]
         p, y = index(labels + label_size * lo, 2), ptr(dst + size * lo, 4)
-        n, d = lo // inner, lo % inner  # once: a division takes longer than all else about an element
-        for i in range(hi - lo):
-            c: Any = np.int64(p[i])
-            if ignoring and c == ignored:
-                y[i] = zero
-            else:
-                c = min(max(c, 0), classes - 1)
-                y[i] = -x[(n * classes + c) * inner + d] * (w[c] if weighted else one)
-            d += 1
-            if d == inner:
-                n, d = n + 1, 0
+        step = classes if inner == 1 else 1  # of x, from a label to the next of a run
+        i = 0
+        while i < hi - lo:
+            n, d = (lo + i) // inner, (lo + i) % inner
+            end = hi - lo if inner == 1 else min(hi - lo, i + inner - d)
+            at = n * classes * inner + d - i * step
+            for j in range(i, end):
+                c: Any = np.int64(p[j])
+                if ignoring and c == ignored:
+                    y[j] = zero
+                else:
+                    c = min(max(c, 0), classes - 1)
+                    y[j] = -x[at + j * step + c * inner] * (w[c] if weighted else one)
+            i = end
 
     return pick_loss
 

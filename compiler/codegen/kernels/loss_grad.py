@@ -194,7 +194,7 @@ def make_score_gradient_planes(name: str, label: str) -> Kernel:
     """
     ptr, index = pointer(name), pointer(label)
     size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = dtype(name).value(0), dtype(name).value(1)
+    zero = dtype(name).value(0)
     shares, classes_left = make_tile(TOGETHER, name), make_tile(TOGETHER, "i32")
 
     @kernel
@@ -218,6 +218,7 @@ def make_score_gradient_planes(name: str, label: str) -> Kernel:
         share, left = ptr(shares(), 7), i32(classes_left(), 8)
         blocks, chunks = (inner + TOGETHER - 1) // TOGETHER, (classes + planes - 1) // planes
         copies = min(max(1, TOGETHER // inner), planes)
+        same = -ptr(dy, 0)[0] / whole
         for u in range(lo, hi):
             n, first, at = u // blocks // chunks, u // blocks % chunks * planes, u % blocks * TOGETHER
             count, positions = min(planes, classes - first), min(TOGETHER, inner - at)
@@ -225,10 +226,13 @@ def make_score_gradient_planes(name: str, label: str) -> Kernel:
             g = ptr(dy + size * (n * inner + at) * step, 0)
             for i in range(positions):
                 c: Any = np.int64(p[i])
-                share[i] = zero
-                if counts(c, classes, ignoring, ignored):
-                    share[i] = -g[i * step] / whole * (w[c] if weighted else one)
-                left[i] = np.int32(c - first) if first <= c < first + count else np.int32(-1)
+                left[i] = select(first <= c < first + count, np.int32(c - first), np.int32(-1))
+                share[i] = select(counts(c, classes, ignoring, ignored), -g[i] / whole if step else same, zero)
+            if weighted:
+                for i in range(positions):
+                    c = np.int64(p[i])
+                    if counts(c, classes, ignoring, ignored):
+                        share[i] *= w[c]
             for i in range(positions, copies * positions):
                 share[i] = share[i - positions]
                 left[i] = left[i - positions] - np.int32(1)
