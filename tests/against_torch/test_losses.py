@@ -11,7 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import compiler
 from compiler import Loss, make_training_model
+from compiler.ir.builder import Builder
 from compiler.ir.interpret import interpret
+from compiler.ir.types import TensorType
+from tests.codegen.graphs import Running
+from tests.gradcheck import with_gradients
 from tests.making.loss_models import Array, linear, step_graph
 
 torch = pytest.importorskip("torch")
@@ -81,6 +85,36 @@ def test_a_loss_and_its_gradient(name: str, opset: int) -> None:
     values = interpret(graph, feeds)
     assert float(values[graph.outputs["loss"]].reshape(())) == pytest.approx(expected.item(), rel=1e-12)
     np.testing.assert_allclose(values["w.gradient"], w.grad.numpy(), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (3, 5, 7), (2, 21, 9, 11), (2, 3, 40, 30)])
+@pytest.mark.parametrize("how", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [None, 2, -100])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy_of_positions(shape: tuple[int, ...], how: str, ignored: int | None, weighted: bool) -> None:
+    """The compiled loss and its gradient by the scores, in float32."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=shape).astype(np.float32)
+    labels = random.integers(0, shape[1], (shape[0], *shape[2:]))
+    if ignored is not None:
+        labels[random.random(labels.shape) < 0.3] = ignored
+    weight = random.uniform(0.5, 2, shape[1]).astype(np.float32) if weighted else None
+    b = Builder()
+    scores, classes = b.input("x", TensorType("f32", shape)), b.input("labels", TensorType("i64", labels.shape))
+    attrs = {"reduction": how} | ({} if ignored is None else {"ignore_index": ignored})
+    loss = b.op("SoftmaxCrossEntropyLoss", scores, classes, *([] if weight is None else [b.const(weight)]), **attrs)
+    coefficients = random.normal(size=labels.shape if how == "none" else ()).astype(np.float32)
+    b.output("loss", b.op("ReduceSum", b.op("Mul", loss, b.const(coefficients)), keepdims=0))
+    graph = with_gradients(b.build(), "loss", ["x"])
+    results = [Running(graph, threads)({"x": x, "labels": labels}) for threads in (1, 3)]
+    assert results[0]["d0"].tobytes() == results[1]["d0"].tobytes()
+    z = tensor(x).requires_grad_()
+    w = None if weight is None else tensor(weight)
+    each = nn.CrossEntropyLoss(weight=w, reduction=how, ignore_index=-100 if ignored is None else ignored)
+    expected = (each(z, torch.tensor(labels)) * tensor(coefficients)).sum()
+    expected.backward()
+    np.testing.assert_allclose(results[0]["loss"], expected.item(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(results[0]["d0"], z.grad.numpy(), rtol=2e-6, atol=1e-6 * float(z.grad.abs().max()))
 
 
 class Network(nn.Module):  # type: ignore[misc, name-defined]

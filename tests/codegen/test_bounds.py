@@ -81,6 +81,18 @@ CASES = {
         {"reduction": "mean", "ignore_index": 3},
         (),
     ),
+    "loss gradient by scores of positions": (
+        "onnxc.SoftmaxCrossEntropyLossGrad",
+        (f(), f(2, 7, 3, 5), index(7, 2, 3, 5), f(7)),
+        {"reduction": "mean", "ignore_index": 3},
+        (),
+    ),
+    "loss gradient by scores of many positions": (
+        "onnxc.SoftmaxCrossEntropyLossGrad",
+        (f(2, 1027), f(2, 5, 1027), index(5, 2, 1027)),
+        {"reduction": "none"},
+        (),
+    ),
     "MaxPool": ("MaxPool", (f(2, 3, 9, 10),), WINDOW, ()),
     "MaxPool with indices": ("MaxPool", (f(2, 3, 9, 10),), {**WINDOW, "outputs": 2}, ()),
     "MaxPool in tiles": ("MaxPool", (f(2, 3, 9, 11),), TILED, ()),

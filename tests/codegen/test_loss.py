@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import compiler.codegen.kernels.loss  # noqa: F401
+import compiler.codegen.kernels.loss_grad  # noqa: F401
 from tests.codegen.definition import check_definition
 from tests.codegen.runner import Reported, run_op
 
@@ -101,16 +101,27 @@ def test_gradient(dtype, how, ignored, weighted, shape, narrow):
     check_definition("onnxc.NegativeLogLikelihoodLossGrad", dy, labels, *weights, rtol=1e-6, **attrs)
 
 
+SCORES = [((37, 3), False), ((5, 100), True), ((700, 2), False), ((3, 1), True)]
+SCORES_OF_POSITIONS = [
+    ((2, 3, 5, 7), False),  # fewer classes than planes that are taken together
+    ((2, 4, 1, 1500), True),  # runs of positions, the last one short
+    ((3, 21, 1030), False),  # runs of positions and of classes
+    ((2, 400, 300), True),  # planes together, with some left over
+    ((2, 4000, 5), False),  # the same, in more than one unit of work
+    ((3, 1, 6), True),
+]
+
+
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("how", ["mean", "sum", "none"])
 @pytest.mark.parametrize("ignored", [None, 1, -1])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("shape", "narrow"), [((37, 3), False), ((5, 100), True), ((700, 2), False), ((3, 1), True)])
+@pytest.mark.parametrize(("shape", "narrow"), [*SCORES, *SCORES_OF_POSITIONS])
 def test_gradient_by_scores(dtype, how, ignored, weighted, shape, narrow):
-    labels = RNG.integers(0, shape[1], shape[:1]).astype(np.int32 if narrow else np.int64)
+    labels = RNG.integers(0, shape[1], (shape[0], *shape[2:])).astype(np.int32 if narrow else np.int64)
     if ignored is not None:
-        labels[::3] = ignored
+        labels.flat[::3] = ignored
     dy = RNG.standard_normal(labels.shape if how == "none" else ()).astype(dtype)
     log_prob = log_softmax(4 * RNG.standard_normal(shape)).astype(dtype)
     weights = [RNG.uniform(0.5, 2, shape[1]).astype(dtype)] if weighted else []
@@ -118,14 +129,30 @@ def test_gradient_by_scores(dtype, how, ignored, weighted, shape, narrow):
     check_definition("onnxc.SoftmaxCrossEntropyLossGrad", dy, log_prob, labels, *weights, **attrs)
 
 
-def test_gradient_by_scores_of_labels_out_of_range():
-    log_prob = log_softmax(RNG.standard_normal((4, 3))).astype(np.float32)
-    labels = np.array([0, -5, 3, 2])
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (1, 4), (1, 2, 2)])
+@pytest.mark.parametrize("bad", [-5, 3, 2**32 + 1, -(2**32)])
+def test_gradient_by_scores_of_labels_out_of_range(shape, bad):
+    log_prob = log_softmax(RNG.standard_normal((shape[0], 3, *shape[1:]))).astype(np.float32)
+    labels = np.array([0, bad, bad, 2])
     (got,) = check_definition(
-        "onnxc.SoftmaxCrossEntropyLossGrad", np.float32(2).reshape(()), log_prob, labels, reduction="sum"
+        "onnxc.SoftmaxCrossEntropyLossGrad",
+        np.float32(2).reshape(()),
+        log_prob,
+        labels.reshape(shape),
+        reduction="sum",
     )
-    assert not got[1:3].any()
-    assert got[[0, 3]].all()
+    rows = np.moveaxis(got, 1, -1).reshape(4, 3)
+    assert not rows[1:3].any()
+    assert rows[[0, 3]].all()
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2)])
+def test_gradient_by_scores_where_all_is_ignored(shape):
+    log_prob = log_softmax(RNG.standard_normal(shape)).astype(np.float32)
+    labels = np.full((shape[0], *shape[2:]), 7)
+    attrs = {"reduction": "mean", "ignore_index": 7}
+    (got,) = check_definition("onnxc.SoftmaxCrossEntropyLossGrad", np.float32(2).reshape(()), log_prob, labels, **attrs)
+    assert not got.any()
 
 
 def test_gradient_of_labels_out_of_range():

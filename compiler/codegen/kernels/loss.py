@@ -1,4 +1,4 @@
-"""NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss and their gradients.
+"""NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss.
 
 Log-probabilities are [N, C, D]: samples, classes, and all further axes as one. Labels are checked before the step
 writes anything; the kernels here stay inside their memory whatever a label is.
@@ -12,16 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.calls import Arg, Call, Data, In, Out, Site, Status, Temp, Words, lowers
+from compiler.codegen.calls import Arg, Call, In, Out, Site, Status, Temp, Words, lowers
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.reduce import reduce_calls
 from compiler.codegen.kernels.softmax import softmax_calls
-from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, inline, kernel, per_target, pointer
-from compiler.codegen.native.math import exp
-from compiler.ir.types import Tensor, numpy_dtype
-
-FEW, TOGETHER = 64, 1024
-"""Classes that are few for a row of their own, and about how many elements are then taken together."""
+from compiler.codegen.native import ITEMSIZE, Kernel, atomic_max, dtype, i64, kernel, per_target, pointer
 
 
 @dataclass(frozen=True)
@@ -44,12 +39,6 @@ def labels_of(site: Site, i: int, classes: int) -> Labels:
     """The i-th input as labels, with the node's ignore_index."""
     t = site.type(i)
     return Labels(site.read(i), t.dtype, t.size, classes, site.node.attr("ignore_index"))
-
-
-@inline
-def counts(c: Any, classes: Any, ignoring: Any, ignored: Any) -> Any:
-    """Whether a label is a class that is not ignored."""
-    return 0 <= c < classes and not (ignoring and c == ignored)
 
 
 @per_target
@@ -110,16 +99,20 @@ def make_pick(name: str, label: str) -> Kernel:
         m, x, w = i64(meta, 1), ptr(src, 0), ptr(weights, 3)
         classes, ignoring, ignored = m[0], m[1], m[2]
         p, y = index(labels + label_size * lo, 2), ptr(dst + size * lo, 4)
-        for i in range(hi - lo):
-            c: Any = np.int64(p[i])
-            if ignoring and c == ignored:
-                y[i] = zero
-            else:
-                c = min(max(c, 0), classes - 1)
-                n, d = lo + i, 0
-                if inner != 1:  # divisions are what takes longest here
-                    n, d = (lo + i) // inner, (lo + i) % inner
-                y[i] = -x[(n * classes + c) * inner + d] * (w[c] if weighted else one)
+        step = classes if inner == 1 else 1  # of x, from a label to the next of a run
+        i = 0
+        while i < hi - lo:
+            n, d = (lo + i) // inner, (lo + i) % inner
+            end = hi - lo if inner == 1 else min(hi - lo, i + inner - d)
+            at = n * classes * inner + d - i * step
+            for j in range(i, end):
+                c: Any = np.int64(p[j])
+                if ignoring and c == ignored:
+                    y[j] = zero
+                else:
+                    c = min(max(c, 0), classes - 1)
+                    y[j] = -x[at + j * step + c * inner] * (w[c] if weighted else one)
+            i = end
 
     return pick_loss
 
@@ -183,10 +176,6 @@ def loss_calls(
     return [*calls, *more, Call(make_divide(name), 1, (read_only(loss), total, dst))]
 
 
-def _number(name: str, value: int) -> Data:
-    return Data(Tensor(np.array(value, numpy_dtype(name))))
-
-
 @lowers("NegativeLogLikelihoodLoss")
 def negative_log_likelihood_loss(site: Site) -> list[Call]:
     """Inputs log-probabilities [N, C, d..], labels [N, d..], weights [C]?; attributes reduction, ignore_index."""
@@ -209,165 +198,3 @@ def softmax_cross_entropy_loss(site: Site) -> list[Call]:
     if not site.node.output(0):
         return calls
     return calls + loss_calls(t.dtype, t.shape, source, labels, weights, site.attr("reduction"), site.write())
-
-
-@per_target
-def make_gradient_rows(name: str, label: str) -> Kernel:
-    """Rows of classes: zeros, and the share of its sample at the label. Arguments as for `make_gradient_planes`."""
-    ptr, index = pointer(name), pointer(label)
-    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = dtype(name).value(0), dtype(name).value(1)
-
-    @kernel
-    def label_gradient_rows(
-        lo: int, hi: int, dy: int, step: int, labels: int, weights: int, weighted: int, total: int, dst: int, meta: int
-    ) -> None:
-        m, g, w, whole = i64(meta, 5), ptr(dy, 0), ptr(weights, 2), ptr(total, 3)[0]
-        classes, ignoring, ignored = m[0], m[1], m[2]
-        p = index(labels + label_size * lo, 1)
-        for r in range(hi - lo):
-            y = ptr(dst + size * (lo + r) * classes, 4)
-            for i in range(classes):
-                y[i] = zero
-            c: Any = np.int64(p[r])
-            if counts(c, classes, ignoring, ignored):
-                y[c] = -g[(lo + r) * step] / whole * (w[c] if weighted else one)
-
-    return label_gradient_rows
-
-
-@per_target
-def make_gradient_planes(name: str, label: str) -> Kernel:
-    """Planes (n, c) of `inner` elements: -dy / total * weight where the label is c, else 0.
-
-    step: 0 if dy is a scalar, 1 if it has the shape of the labels. meta: as `Labels.words`.
-    """
-    ptr, index = pointer(name), pointer(label)
-    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = dtype(name).value(0), dtype(name).value(1)
-
-    @kernel
-    def label_gradient_planes(
-        lo: int,
-        hi: int,
-        dy: int,
-        step: int,
-        labels: int,
-        weights: int,
-        weighted: int,
-        total: int,
-        dst: int,
-        meta: int,
-        inner: int,
-    ) -> None:
-        m, w, whole = i64(meta, 5), ptr(weights, 2), ptr(total, 3)[0]
-        classes, ignoring, ignored = m[0], m[1], m[2]
-        for u in range(hi - lo):
-            n, c = (lo + u) // classes, (lo + u) % classes
-            p, g = index(labels + label_size * n * inner, 1), ptr(dy + size * n * inner * step, 0)
-            y = ptr(dst + size * (lo + u) * inner, 4)
-            factor = w[c] if weighted else one
-            if ignoring and c == ignored:
-                for i in range(inner):
-                    y[i] = zero
-            elif step:
-                for i in range(inner):
-                    y[i] = -g[i] / whole * factor if p[i] == c else zero
-            else:
-                share = -g[0] / whole * factor
-                for i in range(inner):
-                    y[i] = share if p[i] == c else zero
-
-    return label_gradient_planes
-
-
-@lowers("onnxc.NegativeLogLikelihoodLossGrad")
-def negative_log_likelihood_loss_grad(site: Site) -> list[Call]:
-    """Inputs dy, labels, weights?; attributes reduction, ignore_index, classes. Labels out of range get nothing."""
-    out = site.out()
-    if not out.size:
-        return []
-    name, inner = out.dtype, prod(out.shape[2:])
-    labels = labels_of(site, 1, out.shape[1])
-    calls, args = _shares(site, labels, site.read(2) if site.has(2) else None, name)
-    args += (site.write(), labels.words)
-    if inner == 1:
-        return [*calls, Call(make_gradient_rows(name, labels.dtype), out.shape[0], args)]
-    planes = Call(make_gradient_planes(name, labels.dtype), out.shape[0] * out.shape[1], (*args, inner))
-    return [*calls, planes]
-
-
-def _shares(site: Site, labels: Labels, weights: In | None, name: str) -> tuple[list[Call], tuple[Arg, ...]]:
-    """Arguments that give the share of each sample in the loss, from dy on, and calls that come first."""
-    how = site.attr("reduction", "mean")
-    calls: list[Call] = []
-    total: Arg = _number(name, labels.count if how == "mean" else 1)
-    if how == "mean" and (weights is not None or labels.ignored is not None):
-        calls, total = total_weight(labels, weights, name)
-    dy = site.read(0)
-    return calls, (dy, int(how == "none"), labels.source, weights or dy, int(weights is not None), total)
-
-
-@per_target
-def make_score_gradient(name: str, label: str) -> Kernel:
-    """Rows of classes: share * (exp(log_prob) - 1 at the label). Arguments as for `make_gradient_planes`, and log_prob.
-
-    Rows of few classes would leave most lanes of a vector empty: their exponentials are taken many rows at a time.
-    """
-    ptr, index = pointer(name), pointer(label)
-    size, label_size = ITEMSIZE[name], ITEMSIZE[label]
-    zero, one = dtype(name).value(0), dtype(name).value(1)
-
-    @kernel
-    def score_gradient(
-        lo: int,
-        hi: int,
-        dy: int,
-        step: int,
-        labels: int,
-        weights: int,
-        weighted: int,
-        total: int,
-        log_prob: int,
-        dst: int,
-        meta: int,
-    ) -> None:
-        m, g, w, whole = i64(meta, 5), ptr(dy, 0), ptr(weights, 2), ptr(total, 3)[0]
-        classes, ignoring, ignored = m[0], m[1], m[2]
-        few = classes < FEW
-        group = max(1, TOGETHER // classes)
-        for first in range(lo, hi, group):
-            at, rows = size * first * classes, min(group, hi - first)
-            p = index(labels + label_size * first, 1)
-            if few:
-                x, y = ptr(log_prob + at, 6), ptr(dst + at, 4)
-                for i in range(rows * classes):
-                    y[i] = exp(x[i])
-            for r in range(rows):
-                c: Any = np.int64(p[r])
-                share, hit = zero, counts(c, classes, ignoring, ignored)
-                if hit:
-                    share = -g[(first + r) * step] / whole * (w[c] if weighted else one)
-                x, y = ptr(log_prob + at + size * r * classes, 6), ptr(dst + at + size * r * classes, 4)
-                if few:
-                    for i in range(classes):
-                        y[i] = -(y[i] * share)
-                else:
-                    for i in range(classes):
-                        y[i] = -(exp(x[i]) * share)
-                if hit:
-                    y[c] += share
-
-    return score_gradient
-
-
-@lowers("onnxc.SoftmaxCrossEntropyLossGrad")
-def softmax_cross_entropy_loss_grad(site: Site) -> list[Call]:
-    """Inputs dy, log_prob [N, C], labels, weights?; attributes reduction, ignore_index."""
-    out = site.out()
-    if not out.size:
-        return []
-    labels = labels_of(site, 2, out.shape[1])
-    calls, args = _shares(site, labels, site.read(3) if site.has(3) else None, out.dtype)
-    args += (site.read(1), site.write(), labels.words)
-    return [*calls, Call(make_score_gradient(out.dtype, labels.dtype), out.shape[0], args)]

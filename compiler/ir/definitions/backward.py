@@ -163,7 +163,7 @@ def negative_log_likelihood_loss_grad(b: Builder, inputs: Sequence[str], attrs: 
 
 @internal("SoftmaxCrossEntropyLossGrad")
 def softmax_cross_entropy_loss_grad(b: Builder, inputs: Sequence[str], attrs: Attrs) -> Sequence[str]:
-    """(dy, log_prob [N,C], labels [N], weights [C]?) -> gradient by the scores [N,C] of SoftmaxCrossEntropyLoss.
+    """(dy, log_prob [N,C,d..], labels [N,d..], weights [C]?) -> gradient by the scores of SoftmaxCrossEntropyLoss.
 
     log_prob: its second output. Attributes: reduction, ignore_index (maybe absent) of the loss.
     """

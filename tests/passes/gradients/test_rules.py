@@ -12,7 +12,7 @@ from compiler.ir.builder import GRADIENT, Builder
 from compiler.ir.types import TensorType, dtype_of, numpy_dtype
 from compiler.passes.gradients import expand_gradients
 from tests.gradcheck import check_off_kinks, run, with_gradients
-from tests.passes.gradients.rule_cases import CASES, DOUBLE, RNG, Emit
+from tests.passes.gradients.rule_cases import CASES, DOUBLE, RNG, SCE, Emit
 
 
 def verify(emit: Emit, inputs: dict[str, Any], order: int = 2) -> None:
@@ -94,3 +94,22 @@ def test_a_constant_exponent_that_is_differentiated_later() -> None:
     b.output("dxe", dxe)
     result = run(expand_gradients(b.build()), {"x": np.array(3.0)})["dxe"]
     np.testing.assert_allclose(result, 3 + 2 * 3 * np.log(3))  # of e x^(e-1): x^(e-1) + e x^(e-1) log(x)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 2), (3, 4, 2, 5)])
+def test_cross_entropy_without_a_one_hot_matrix(shape: tuple[int, ...]) -> None:
+    """One node is the gradient by the scores, unless the log-probabilities have a gradient of their own."""
+
+    def backward(through_log_prob: bool) -> list[str]:
+        b = Builder()
+        x = b.input("x", TensorType("f32", shape))
+        labels = b.input("labels", TensorType("i64", (shape[0], *shape[2:])))
+        loss, log_prob = b.add(SCE, [x, labels], {}, 2)
+        if through_log_prob:
+            loss = b.op("Add", loss, b.op("ReduceMean", log_prob, keepdims=0))
+        b.output("loss", loss)
+        ops = [n.op for n in with_gradients(b.build(), "loss", ["x"]).nodes]
+        return ops[ops.index(SCE) + 1 :]
+
+    assert [op for op in backward(False) if op != "Constant"] == ["onnxc.SoftmaxCrossEntropyLossGrad"]
+    assert "onnxc.SoftmaxCrossEntropyLossGrad" not in backward(True)

@@ -21,7 +21,7 @@ def _of_log_prob(r: Call, dy: Value, classes: int) -> Value:
 
 
 def _of_scores(r: Call, dy: Value) -> Value:
-    """The gradient by scores [N, C]: all in one node, as its parts are long and mostly zeros."""
+    """The gradient by scores: all in one node, as its parts are long and mostly zeros."""
     operands = [r.y(1), r.x(1)] + ([r.x(2)] if r.has(2) else [])
     attrs = {"reduction": r.node.attr("reduction", "mean"), "ignore_index": r.node.attr("ignore_index")}
     return dy.op("onnxc.SoftmaxCrossEntropyLossGrad", *operands, **attrs)
@@ -37,7 +37,7 @@ def negative_log_likelihood_loss(r: Call) -> None:
 def softmax_cross_entropy_loss(r: Call) -> None:
     """Through the log-probabilities, which may have a gradient of their own."""
     loss, direct = r.dys(0), r.dys(1)
-    if loss is not None and direct is None and len(r.x().shape) == 2:
+    if loss is not None and direct is None:
         r.give(0, lambda: _of_scores(r, loss))
         return
     if loss is not None:
