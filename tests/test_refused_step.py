@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +76,29 @@ def test_inference_after_a_refused_step_that_was_interrupted() -> None:
         step({**FEEDS, "labels": BAD})
     step._arena.bytes[:8] = 1
     assert step({**FEEDS, "labels": GOOD})["loss"] > 0
+
+
+GATHERED = """<ir_version: 10, opset_import: ["": 21]>
+gathered (float[N,3] x, int64[N] ids) => (float[N,3] logits) <float[5,3] E = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}> {
+  three = Constant<value = int64 {3}>()
+  yes = Constant<value = bool {1}>()
+  logits = Loop(three, yes, x) <body = add (int64 i, bool c, float[N,3] v) => (bool d, float[N,3] w) {
+    d = Identity(c)
+    e = Gather<axis = 0>(E, ids)
+    sum = Add(v, e)
+    w = Tanh(sum)
+  }>
+}
+"""
+
+
+def test_an_index_that_a_loop_reads_is_told_with_its_place() -> None:
+    """By inference, where it is read before the loop, as by the step, where the loop's gradient reads it as well."""
+    network = parser.parse_model(GATHERED)
+    training = compiler.make_training_model(network, loss="cross_entropy", target="labels", optimizer="sgd", lr=0.1)
+    step = compiler.compile(training, threads=1)
+    feeds = {"x": np.ones((4, 3), np.float32), "ids": np.int64([0, 1, 99, 2])}
+    for call in (step.infer, partial(step.evaluate, labels=GOOD[:4]), partial(step, labels=GOOD[:4])):
+        with pytest.raises(compiler.RefusedError) as caught:
+            call(**feeds)
+        assert (caught.value.input, caught.value.index, caught.value.value) == ("ids", (2,), 99)

@@ -307,7 +307,9 @@ class _Planner:
                 return [(-1, struct.unpack("<q", struct.pack("<d", value))[0])]
             case Status(what, value):
                 message = f"{what}, in {where(u.nodes[0])}"
-                self.messages.setdefault(message, self._fed(value) if u in self.s.units else "")
+                if u not in self.s.units:  # in a body: what comes from outside, and is the same in all iterations
+                    value = self.s.root(value) if self.s.is_whole(value) else ""
+                self.messages.setdefault(message, self._fed(value))
                 return [(ARENA, STATUS), (-1, (list(self.messages).index(message) + 1) * ELEMENTS)]
             case Peek():  # (where nothing is checked nobody looks at the word, and it may be that of an earlier run)
                 return [(ARENA, STATUS) if self.messages else (-1, 0)]
@@ -326,7 +328,7 @@ class _Planner:
 
     def _fed(self, value: str) -> str:
         """The input of the graph whose elements are those of a value, in the same order; '' if there is none."""
-        while (node := self.graph.producer(value)) is not None and (given := self._in_order(node)):
+        while value and (node := self.graph.producer(value)) is not None and (given := self._in_order(node)):
             value = given
         return value if value in self.graph.inputs else ""
 
