@@ -9,7 +9,7 @@ from compiler.ir.definitions.optimizers import STEPS
 from compiler.ir.graph import Graph, Origin
 from compiler.passes.linear import ONE, Factor, Linear, Quotient, Square
 from compiler.passes.scalars import apply, number
-from compiler.passes.updates import Update
+from compiler.passes.updates import Update, proposed
 
 
 def written_updates(graph: Graph) -> list[Update]:
@@ -26,7 +26,7 @@ class _Finder:
         # next value -> state, for states that are computed anew
         self.states = {
             v: s
-            for s, v in graph.updates.items()
+            for s, (v, _) in ((s, proposed(graph, s)) for s in graph.updates)
             if graph.type(s).dtype in ("f32", "f64") and v in self.position and graph.type(v) == graph.type(s)
         }
         self.claimed: set[str] = set()
@@ -89,7 +89,7 @@ class _Finder:
             return None
         look = self.linear(x, lambda v: v in self.graph.states)(node.inputs[0])
         for v in look:
-            next_v = self.graph.updates.get(v, "") if isinstance(v, str) else ""
+            next_v = proposed(self.graph, v)[0] if isinstance(v, str) else ""
             if len(look) != 2 or not isinstance(v, str) or not self.moment(next_v, x, new):
                 continue
             g = next(a for a in look if a != v)
