@@ -53,7 +53,7 @@ def step_updates(graph: Graph, node: Node, at: int) -> list[Update]:
 
 
 def proposed(graph: Graph, state: str) -> tuple[str, str]:
-    """What an update gives a state, and whether it takes it: Where(due, value, state); by default ('' for due) it does."""
+    """(value, due) of a state that is bound to Where(due, value, state), (value, "") of another."""
     value = graph.updates.get(state, "")
     node = graph.producer(value)
     if node is not None and node.op == "Where" and node.inputs[2] == state and graph.type(node.inputs[0]).size == 1:

@@ -17,15 +17,16 @@ Gradients = dict[str, str]
 def accumulated(
     a: Algorithm, s: Scalars, clock: Clock, parameters: Mapping[str, Parameter], gradients: Gradients
 ) -> Gradients:
-    """The sums of the gradients of the steps since the last update: states `W.accumulated`, which the next step begins anew.
+    """The sums of the gradients since the last update, also the states `W.accumulated`.
 
-    They begin with a choice rather than end with one: so a sum is the state's next value, and can be added up in place.
+    The first step after an update begins them anew. So a sum is the next value of its state, and can lie there at once.
     """
     result: Gradients = {}
     for name, gradient in gradients.items():
         p = parameters[name]
         before = a.state(f"{name}.accumulated", np.zeros(p.shape), p.elem_type)
-        kept = clock.choose(clock.first, s.typed(0.0, p.elem_type, "zero"), before, p.elem_type, f"{name}.gradient_before")
+        zero = s.typed(0.0, p.elem_type, "zero")
+        kept = clock.choose(clock.first, zero, before, p.elem_type, f"{name}.gradient_before")
         result[name] = a.node("Add", [kept, gradient], f"{before}.next")
         a.update(before, result[name])
     return result

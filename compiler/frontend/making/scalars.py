@@ -132,7 +132,7 @@ class Clock:
         return self._read()[2]
 
     def choose(self, condition: str, x: str, y: str, elem_type: int, hint: str) -> str:
-        """x if the condition, else y: tensors, or 0 for x."""
+        """One of two tensors: x if the condition, else y. x may be 0."""
         a, s = self._a, self._s
         if a.opset >= 9:
             return a.node("Where", [condition, x, y], hint)
