@@ -57,7 +57,7 @@ def accumulate(graph: Graph) -> Graph:
                 rewrite.keep(s.add)
             else:
                 operands = [*rewrite.operands(s.product)[:2], rewrite.names[s.state], rewrite.names[s.anew]]
-                attrs = s.product.attrs
+                attrs = {k: v for k, v in s.product.attrs.items() if k != "beta"}  # a factor of the C that it lacks
                 rewrite.b.origin = s.product.origin
                 rewrite.replace(s.add, rewrite.b.add("onnxc.AddProduct", operands, attrs, [s.add.outputs[0]]))
     return rewrite.build()
