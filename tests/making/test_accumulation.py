@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def network(*sizes: int, convolution: bool = False, batch: int = BATCH) -> onnx.
     """Dense layers with Tanh between them; `convolution`: one of 3x3 taps before, on an image of one channel."""
     rng = np.random.default_rng(0)
     shape = [batch, 1, sizes[0], 1] if convolution else [batch, sizes[0]]
-    weights = {f"W{i}": rng.normal(size=(m, n)) / np.sqrt(m) for i, (m, n) in enumerate(zip(sizes, sizes[1:]))}
+    weights = {f"W{i}": rng.normal(size=(m, n)) / np.sqrt(m) for i, (m, n) in enumerate(pairwise(sizes))}
     weights |= {f"b{i}": rng.normal(size=n) for i, n in enumerate(sizes[1:])}
     nodes, value = [], "x"
     if convolution:
@@ -66,7 +67,7 @@ def test_products_have_no_gradient_in_memory(options: dict[str, Any]) -> None:
     """The arena shrinks by the largest gradient, and holds less than a tenth of all of them."""
     sizes = (512, 256, 128, CLASSES)
     model = network(*sizes)
-    weights = [4 * m * n for m, n in zip(sizes, sizes[1:], strict=False)]
+    weights = [4 * m * n for m, n in pairwise(sizes)]
     once, several = step_of(model, 1, **options), step_of(model, 4, **options)
     assert several.memory.arena <= once.memory.arena - max(weights) + 4 * BATCH * sum(sizes)
     assert several.memory.arena < sum(weights) / 10
