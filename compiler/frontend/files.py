@@ -76,7 +76,7 @@ def _read_file(path: Path) -> bytes:
             raise ModelError(Problem(what, where, "save the model with external data (onnx.save_model)"))
         return path.read_bytes()
     except FileNotFoundError as e:
-        raise ModelError(Problem("there is no such file", where, "check the path")) from e
+        raise ModelError(Problem(f"there is no file {str(path)!r}", remedy="check the path")) from e
     except (OSError, ValueError) as e:  # ValueError: a null byte in the path
         reason = (e.strerror if isinstance(e, OSError) else None) or str(e)
         raise ModelError(Problem(f"the file cannot be read: {reason}", where)) from e

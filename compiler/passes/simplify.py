@@ -17,6 +17,16 @@ Rule = Callable[[Builder, Node, Sequence[str]], str | None]
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Operators that keep the elements in their order: the output's shape says all."""
 
+ELEMENTWISE = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
+    "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf",
+    "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu",
+    "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
+    "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum",
+    "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
+))  # fmt: skip
+"""Operators that broadcast all their operands, and compute each element by itself."""
+
 # With one operand, these are that operand.
 _VARIADIC = ("Concat", "Max", "Mean", "Min", "Sum")
 # With nothing to do, these are their first operand if the type stays.
@@ -42,6 +52,8 @@ def simplified(b: Builder, node: Node, inputs: Sequence[str], points: frozenset[
     else:
         rule = _RULES.get(node.op)
         value = rule(b, node, inputs) if rule else None
+        if value is None and node.op in ELEMENTWISE:
+            value = _unexpanded(b, node, inputs, points)
     return None if value is None else [value]
 
 
@@ -126,6 +138,19 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("Cast", "CastLike", "Expand"), _same_type),
     **dict.fromkeys(_REDUCTIONS, _no_axes),
 }
+
+
+def _unexpanded(b: Builder, node: Node, inputs: Sequence[str], points: frozenset[str]) -> str | None:
+    """Operands before they were expanded: the operator broadcasts them itself, or its result is what is expanded."""
+    makers = [b.producer(v) if v and v not in points else None for v in inputs]
+    sources = [m.inputs[0] if m is not None and m.op == "Expand" else v for v, m in zip(inputs, makers, strict=True)]
+    if sources == list(inputs):
+        return None
+    (result,) = b.infer(Node(node.op, tuple(inputs), node.outputs, node.attrs))
+    if result is None:
+        return None
+    value = b.op(node.op, *sources, name=node.outputs[0], **node.attrs)
+    return value if b.type(value) == result else b.op("Expand", value, b.ints(result.shape))
 
 
 def _composed(b: Builder, node: Node, inputs: Sequence[str], points: frozenset[str]) -> str | None:

@@ -140,7 +140,7 @@ def broken_models(folder: Path) -> dict[str, tuple[Any, str]]:
     bad_binding.training_info[0].update_binding[0].value = "nowhere"
     shapes = make_model("m (float[3,4] x, float[3,4] z) => (float[3,3] y) { y = MatMul(x, z) }")
     return {
-        "missing": (None, "there is no such file"),
+        "missing": (None, "there is no file"),
         "directory": (folder, "this is a folder, not a model"),
         "empty": (b"", "there are no bytes"),
         "text": (b"hello world, this is no model\n", "this is text, not a model"),

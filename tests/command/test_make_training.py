@@ -159,7 +159,7 @@ def test_what_is_refused(onnxc: Run, network: Path, tmp_path: Path) -> None:
     check("--batch-norm must be one of auto, train, frozen, not 'x'", "--batch-norm", "x")
     check("--target: the model has a value 'head.w' already", "--target", "head.w")
     assert not out.exists()
-    refused(onnxc("make-training", tmp_path / "none.onnx", "-o", out), "there is no such file")
+    refused(onnxc("make-training", tmp_path / "none.onnx", "-o", out), "there is no file")
     refused(onnxc("make-training", network, "-o", network), f"--out: {str(network)!r} is a file of MODEL, too")
     refused(onnxc("make-training", network, "-o", tmp_path / "no" / "out.onnx"), "--out: there is no folder")
 

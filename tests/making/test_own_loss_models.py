@@ -84,8 +84,8 @@ def test_what_is_neither_a_loss_nor_a_model(tmp_path: Path) -> None:
     text.write_text("nothing")
     kinds = "there are cross_entropy, nll, .*, ctc; nor is it the path of a model: "
     for loss, message in {
-        "msee": r"no loss 'msee' \(did you mean 'mse'\?\); nor is it the path of a model: there is no such file",
-        "none.onnx": rf"no loss 'none.onnx': {kinds}there is no such file",
+        "msee": r"no loss 'msee' \(did you mean 'mse'\?\); nor is it the path of a model: there is no file 'msee'",
+        "none.onnx": rf"no loss 'none.onnx': {kinds}there is no file 'none.onnx'",
         text: rf"text.onnx': {kinds}this is text",
         str(tmp_path): rf"{kinds}this is a folder",
         b"nothing": "the bytes given as a loss are no model: this is text",

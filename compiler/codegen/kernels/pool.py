@@ -31,7 +31,8 @@ from compiler.codegen.native.selection import frozen, select
 from compiler.ir.windows import Window
 
 
-def _least(name: str) -> Any:
+def lowest(name: str) -> Any:
+    """What every number of a type is at least."""
     of = getattr(np, dtype(name).numpy)
     return dtype(name).value(-np.inf) if kind_of(name) == "float" else of(np.iinfo(of).min)
 
@@ -39,7 +40,7 @@ def _least(name: str) -> Any:
 @per_target
 def make_max(name: str) -> Kernel:
     """The maximum of each window. pairs: windows of 2 x 2 that tile the plane."""
-    ptr, size, least = pointer(name), ITEMSIZE[name], _least(name)
+    ptr, size, least = pointer(name), ITEMSIZE[name], lowest(name)
     larger = extremum(name, True)
 
     @kernel
@@ -83,7 +84,7 @@ def make_max(name: str) -> Kernel:
 @per_target
 def make_max_indices(name: str) -> Kernel:
     """The maximum of each window and where in the whole input it is (the first of equal ones)."""
-    ptr, size, least = pointer(name), ITEMSIZE[name], _least(name)
+    ptr, size, least = pointer(name), ITEMSIZE[name], lowest(name)
 
     @kernel
     def max_pool_indices(lo: int, hi: int, src: int, dst: int, indices: int, meta: int) -> None:

@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from compiler.codegen.calls import Call, Scratch, Site, lowers
 from compiler.codegen.kernels.common import above
-from compiler.codegen.kernels.pool import make_max_indices
+from compiler.codegen.kernels.pool import lowest
 from compiler.codegen.kernels.pool_geometry import BEFORE, DILATION, KERNEL, OUT, SIZE, STRIDE, TAPS, geometry
-from compiler.codegen.native import ITEMSIZE, Kernel, dtype, i64, kernel, make_tile, per_target, pointer
+from compiler.codegen.native import ITEMSIZE, Kernel, convert, dtype, i64, kernel, make_tile, per_target, pointer
+from compiler.codegen.native.selection import select
 
 
 @per_target
 def make_max_grad(name: str) -> Kernel:
-    """Dx for any window: dy added where the indices of the maxima say. The range counts planes."""
+    """Dx for any window: dy is added where the first of the largest elements is. The range counts planes.
+
+    For each row of outputs, scratch has the largest elements so far, and the taps that they are at: 4 bytes each.
+    Behind them is how far each tap is from the first one of its window.
+    """
     ptr, size = pointer(name), ITEMSIZE[name]
-    zero = dtype(name).value(0)
-    find = make_max_indices(name)
+    zero, least, number = dtype(name).value(0), lowest(name), convert("i32")
+    numbers = pointer("i32")
 
     @kernel
     def max_pool_grad(lo: int, hi: int, dy: int, x: int, dst: int, meta: int, scratch: int) -> None:
-        m = i64(meta, 3)
-        inputs, outputs = m[SIZE] * m[SIZE + 1] * m[SIZE + 2], m[OUT] * m[OUT + 1] * m[OUT + 2]
-        d = ptr(dst, 1)
-        for u in range(hi - lo):
-            plane = lo + u
-            # the maxima go to scratch, as if it were the whole output at this plane
-            find(
-                plane, plane + 1, x, scratch + 8 * outputs - size * plane * outputs, scratch - 8 * plane * outputs, meta
-            )
-            fresh, at = ptr(dst + size * plane * inputs, 1), i64(scratch, 2)
-            for i in range(inputs):
+        m, taps = i64(meta, 3), i64(meta + 8 * TAPS, 3)
+        deep, high, wide = m[SIZE], m[SIZE + 1], m[SIZE + 2]
+        rows, width, step = m[OUT] * m[OUT + 1], m[OUT + 2], m[STRIDE + 2]
+        lines, across = m[KERNEL] * m[KERNEL + 1], m[KERNEL + 2]
+        found, where, away = scratch, scratch + 8 * width, i64(scratch + 16 * width, 4)
+        for k in range(lines):
+            there = (k // m[KERNEL + 1] * m[DILATION] * high + k % m[KERNEL + 1] * m[DILATION + 1]) * wide
+            for t in range(across):
+                away[k * across + t] = there + t * m[DILATION + 2]
+        for plane in range(lo, hi):
+            fresh = ptr(dst + size * plane * deep * high * wide, 1)
+            for i in range(deep * high * wide):
                 fresh[i] = zero
-            g = ptr(dy + size * plane * outputs, 0)
-            for i in range(outputs):
-                d[at[i]] += g[i]
+            for row in range(rows):
+                d0 = row // m[OUT + 1] * m[STRIDE] - m[BEFORE]
+                h0 = row % m[OUT + 1] * m[STRIDE + 1] - m[BEFORE + 1]
+                y, at = ptr(found, 5), numbers(where, 6)
+                for i in range(width):
+                    y[i] = least
+                    at[i] = number(-1)
+                for k in range(lines):
+                    d, h = d0 + k // m[KERNEL + 1] * m[DILATION], h0 + k % m[KERNEL + 1] * m[DILATION + 1]
+                    if 0 <= d < deep and 0 <= h < high:
+                        for t in range(across):
+                            first, n, w = taps[3 * t], taps[3 * t + 1] - taps[3 * t], taps[3 * t + 2]
+                            v = ptr(x + size * (((plane * deep + d) * high + h) * wide + w), 2)
+                            z, j, tap = (
+                                ptr(found + size * first, 5),
+                                numbers(where + 4 * first, 6),
+                                number(k * across + t),
+                            )
+                            if step == 1:
+                                for i in range(n):
+                                    take = above(v[i], z[i]) | (j[i] < 0)
+                                    z[i], j[i] = select(take, v[i], z[i]), select(take, tap, j[i])
+                            elif step == 2:
+                                for i in range(n):
+                                    take = above(v[2 * i], z[i]) | (j[i] < 0)
+                                    z[i], j[i] = select(take, v[2 * i], z[i]), select(take, tap, j[i])
+                            else:
+                                for i in range(n):
+                                    take = above(v[i * step], z[i]) | (j[i] < 0)
+                                    z[i], j[i] = select(take, v[i * step], z[i]), select(take, tap, j[i])
+                g = ptr(dy + size * (plane * rows + row) * width, 0)
+                begin = ((plane * deep + d0) * high + h0) * wide - m[BEFORE + 2]
+                line = ptr(dst + size * begin, 1)
+                for i in range(width):
+                    line[i * step + away[at[i]]] += g[i]
 
     return max_pool_grad
 
@@ -177,7 +217,7 @@ def max_pool_grad(site: Site) -> list[Call]:
     if g.pairs and g.outputs:
         high, wide = g.axes[1].size, g.axes[2].size
         return [Call(make_max_grad_pairs(t.dtype), g.planes, (*args, high, wide))]
-    scratch = Scratch((8 + ITEMSIZE[t.dtype]) * g.outputs)
+    scratch = Scratch(8 * (2 * g.axes[2].out + prod(a.kernel for a in g.axes)))
     return [Call(make_max_grad(t.dtype), g.planes, (*args, g.words, scratch))]
 
 

@@ -75,7 +75,9 @@ def _link(objects: dict[str, bytes]) -> None:
     if _jit is None:
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()
-        _jit = ll.create_lljit_compiler()
+        # RuntimeDyld, the default, may put an object's code and constants further apart than code reaches, and then
+        # aborts the process. That happens where gigabytes of other libraries came in between.
+        _jit = ll.create_lljit_compiler(use_jit_link=True)
     library = ll.JITLibraryBuilder().add_current_process()
     for symbol, data in objects.items():
         library.add_object_img(data)

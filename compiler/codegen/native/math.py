@@ -160,7 +160,7 @@ def _scaled(c: Any, exponent: Any) -> Any:
 
 @by_dtype(lambda x: np.exp(x))
 def exp(x: Any) -> Any:
-    """Exponential, 1 ulp: 0 below -104, inf above 88.72; denormal results are right."""
+    """Exponential, 1.02 ulp: 0 below -104, inf above 88.72; denormal results are right."""
     x = _EXP_HIGH if x > _EXP_HIGH else x
     x = _EXP_LOW if x < _EXP_LOW else x
     t = _nearest(x)
@@ -209,7 +209,7 @@ def _log_positive(x: Any) -> Any:
 
 @by_dtype(lambda x: np.log(x))
 def log(x: Any) -> Any:
-    """Natural logarithm, 0.83 ulp: -inf at 0, NaN below."""
+    """Natural logarithm, 0.84 ulp: -inf at 0, NaN below."""
     y = _log_positive(x)
     y = y if x > _ZERO else (-_INF if x == _ZERO else _NAN)
     return x if x == _INF else y
@@ -232,7 +232,7 @@ def _with_sign(y: Any, x: Any) -> Any:
 
 @by_dtype(lambda x: np.tanh(x))
 def tanh(x: Any) -> Any:
-    """Hyperbolic tangent, 2.5 ulp."""
+    """Hyperbolic tangent, 2.61 ulp."""
     a = abs(x)
     p, s = _expm1_parts(_TWO * (_TANH_FLAT if a > _TANH_FLAT else a))
     e = s * p + (s - _ONE)

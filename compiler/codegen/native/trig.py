@@ -152,7 +152,7 @@ def cos(x: Any) -> Any:
 
 @by_dtype(lambda x: np.tan(x))
 def tan(x: Any) -> Any:
-    """Tangent, 2.5 ulp."""
+    """Tangent, 2.54 ulp."""
     a, turns = abs(x), _turns(x)
     r = a if a < _ONE else _angle(turns)
     low = _ZERO if a < _ONE else _angle_low(turns)
