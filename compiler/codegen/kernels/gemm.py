@@ -119,7 +119,7 @@ def make_gemm(dtype: str) -> Kernel:
 
 @per_target
 def make_sum_gemm(dtype: str) -> Kernel:
-    """The same, but without c if the boolean at `anew` is set; y may be c."""
+    """`gemm`, but without c if the boolean at `anew` is set. y may be c."""
     gemm = make_gemm(dtype)
 
     @kernel
