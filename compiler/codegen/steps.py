@@ -9,7 +9,7 @@ from compiler.codegen.calls import Arg, Call, In, Listing, Out
 from compiler.codegen.fuse import Group, formulas, kernel_from
 from compiler.codegen.native import ITEMSIZE, Kernel
 from compiler.ir.builder import Builder
-from compiler.ir.definitions.optimizers import STEPS, Step
+from compiler.ir.definitions.optimizers import DUE, STEPS, Step, scalar_dtype
 from compiler.ir.graph import Node
 from compiler.ir.types import TensorType
 
@@ -48,7 +48,10 @@ def step_call(node: Node, types: Mapping[str, TensorType], inplace: bool) -> Cal
 def _kernel(step: Step, dtype: str, present: tuple[bool, ...], inplace: bool) -> Kernel:
     """The loop for a step's formula: over variables, whose sizes and addresses are rows of words, and elements."""
     b = Builder()
-    scalars = [b.input(name, TensorType(dtype)) if p else "" for name, p in zip(step.scalars, present, strict=True)]
+    scalars = [
+        b.input(name, TensorType(scalar_dtype(name, dtype))) if p else ""
+        for name, p in zip(step.scalars, present, strict=True)
+    ]
     tensors = [b.input(f"{role}_", TensorType(dtype, (2,))) for role in step.roles]
     results = list(step.element(b, scalars, tensors))
     graph = b.build()
@@ -62,8 +65,11 @@ def _kernel(step: Step, dtype: str, present: tuple[bool, ...], inplace: bool) ->
     width = 1 + len(tensors) + (0 if inplace else len(results))
     name = step.op.rpartition(".")[2].removesuffix("Step").lower() + "_step"
     lines = [f"def {name}(lo, hi, rows, count{''.join(f', s{i}' for i in range(len(given)))}):"]
-    lines += [f"    s{i}v = p_{dtype}(s{i}, {i + 1})[0]" for i in range(len(given))]
-    lines += ["    row = p_i64(rows, 0)", "    first = 0", "    for q in range(count):"]
+    lines += [f"    s{i}v = p_{b.type(v).dtype}(s{i}, {i + 1})[0]" for i, v in enumerate(given)]
+    # old values that stay where they are take no work
+    skips = inplace and present[step.scalars.index(DUE)]
+    variables = f"count if {names[scalars[-1]]}v else 0" if skips else "count"
+    lines += ["    row = p_i64(rows, 0)", "    first = 0", f"    for q in range({variables}):"]
     lines += [f"        n = row[{width} * q]", "        a = max(lo - first, 0)", "        b = min(hi - first, n)"]
     pointers = [f"x{i}" for i in range(len(tensors))] + ([] if inplace else [f"y{i}" for i in range(len(results))])
     for k, p in enumerate(pointers):

@@ -20,6 +20,7 @@ FOLLOWING = {
     "Slice": (0,),
     "Split": (0,),
     "Transpose": (0,),
+    "onnxc.AddProduct": (0, 1),
     "onnxc.Attention": (0, 1, 2),
     "onnxc.AttentionGrad": (0, 1, 2, 3),
 }

@@ -18,6 +18,7 @@ WIDE = frozenset(
     {"AveragePool", "Conv", "ConvTranspose", "CumProd", "CumSum", "Gemm", "GlobalAveragePool", "GlobalLpPool"}
     | {"LayerNormalization", "LpPool", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
     | {
+        "onnxc.AddProduct",
         "onnxc.Attention",
         "onnxc.AttentionGrad",
         "onnxc.AveragePoolGrad",

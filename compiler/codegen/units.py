@@ -14,6 +14,10 @@ VIEWS = frozenset({"BitCast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsq
 """Ops whose output is the memory of their first input."""
 
 
+OVER = {"onnxc.AddProduct": 2}
+"""Ops whose kernel may write its result over an operand -> which one."""
+
+
 @dataclass(frozen=True)
 class Join:
     """Of a unit whose group a node's kernel computes: the value between the two, and whether that has memory.
@@ -50,7 +54,7 @@ class Unit:
     def over(self, v: str) -> list[str]:
         """The operands in whose memory it may write `v`: it reads each of their elements once, just before."""
         if self.group is None or self.join is None:
-            return self.reads if self.group else []
+            return self.reads if self.group else [n.inputs[i] for n in self.nodes if (i := OVER.get(n.op)) is not None]
         node, value = self.join.node, self.join.value
         if v in node.outputs and v != self.join.result:
             return []

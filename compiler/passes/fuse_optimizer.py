@@ -8,7 +8,7 @@ from compiler.ir.graph import Graph
 from compiler.passes.dce import dce
 from compiler.passes.rewrite import Rewrite, with_bodies
 from compiler.passes.scalars import Emitter
-from compiler.passes.updates import Update, step_updates
+from compiler.passes.updates import Update, gated, step_updates
 from compiler.passes.written import written_updates
 
 SMALL = 16 * 1024
@@ -28,7 +28,7 @@ def fuse_optimizer(graph: Graph) -> Graph:
     updates += [u for u in written_updates(graph) if taken.isdisjoint(u.results)]
     if not updates and not any(node.bodies for node in graph.nodes):
         return graph
-    schedule = _Schedule(graph, updates)
+    schedule = _Schedule(graph, [gated(graph, u) for u in updates])
     while misfits := schedule.misfits():
         schedule = _Schedule(graph, [u for u in schedule.updates if u not in misfits])
     return dce(_rebuilt(graph, schedule))

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from compiler.errors import Problem, UnsupportedError, VerifyError
 from compiler.ir.graph import Graph, Program
 from compiler.ir.verify import verify
+from compiler.passes.accumulate import accumulate
 from compiler.passes.bodies import HasKernel, expand_bodies
 from compiler.passes.cse import cse
 from compiler.passes.dce import dce
@@ -56,6 +57,8 @@ def passes(
         Pass("hoist", hoist),
         Pass("cse", cse),
         Pass("dce", dce),
+        # Gradients that nothing else reads are no values any more, but terms of sums.
+        Pass("accumulate", accumulate),
         # Last: a step's place depends on who else still reads the old values.
         Pass("fuse_optimizer", fuse_optimizer),
     )

@@ -14,7 +14,7 @@ from compiler.passes.dce import dce
 
 EXPENSIVE = frozenset(
     {"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "onnxc.Attention", "onnxc.AttentionGrad"}
-    | {"onnxc.ConvWeightGrad", "TopK", "Unique"}
+    | {"onnxc.AddProduct", "onnxc.ConvWeightGrad", "TopK", "Unique"}
 )
 """Operators that take far more time than to read their operands: repeated only if nothing else helps."""
 

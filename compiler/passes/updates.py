@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from compiler.ir.definitions.optimizers import STEPS, Step
+from compiler.ir.definitions.optimizers import DUE, STEPS, Step
 from compiler.ir.graph import Graph, Node, Origin
 from compiler.passes.scalars import Scalar, scalar_of
 
@@ -50,3 +50,24 @@ def step_updates(graph: Graph, node: Node, at: int) -> list[Update]:
         )
         for i in range(n)
     ]
+
+
+def proposed(graph: Graph, state: str) -> tuple[str, str]:
+    """(value, due) of a state that is bound to Where(due, value, state), (value, "") of another."""
+    value = graph.updates.get(state, "")
+    node = graph.producer(value)
+    if node is not None and node.op == "Where" and node.inputs[2] == state and graph.type(node.inputs[0]).size == 1:
+        return node.inputs[1], node.inputs[0]
+    return value, ""
+
+
+def gated(graph: Graph, u: Update) -> Update:
+    """The update with the choice behind it, if all its results are taken, or not, together."""
+    states = [u.tensors[u.step.roles.index(role)] for role in u.step.results]
+    choices = [proposed(graph, state) for state in states]
+    due = {condition for _, condition in choices}
+    if u.results != tuple(value for value, _ in choices) or len(due) != 1 or "" in due or DUE in dict(u.scalars):
+        return u
+    results = tuple(graph.updates[state] for state in states)
+    at = max(i for i, node in enumerate(graph.nodes) if not {*results}.isdisjoint(node.results))
+    return replace(u, scalars=(*u.scalars, (DUE, scalar_of(graph, due.pop()))), results=results, at=at)

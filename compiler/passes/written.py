@@ -9,7 +9,7 @@ from compiler.ir.definitions.optimizers import STEPS
 from compiler.ir.graph import Graph, Origin
 from compiler.passes.linear import ONE, Factor, Linear, Quotient, Square
 from compiler.passes.scalars import apply, number
-from compiler.passes.updates import Update
+from compiler.passes.updates import Update, proposed
 
 
 def written_updates(graph: Graph) -> list[Update]:
@@ -26,7 +26,7 @@ class _Finder:
         # next value -> state, for states that are computed anew
         self.states = {
             v: s
-            for s, v in graph.updates.items()
+            for s, (v, _) in ((s, proposed(graph, s)) for s in graph.updates)
             if graph.type(s).dtype in ("f32", "f64") and v in self.position and graph.type(v) == graph.type(s)
         }
         self.claimed: set[str] = set()
@@ -89,7 +89,7 @@ class _Finder:
             return None
         look = self.linear(x, lambda v: v in self.graph.states)(node.inputs[0])
         for v in look:
-            next_v = self.graph.updates.get(v, "") if isinstance(v, str) else ""
+            next_v = proposed(self.graph, v)[0] if isinstance(v, str) else ""
             if len(look) != 2 or not isinstance(v, str) or not self.moment(next_v, x, new):
                 continue
             g = next(a for a in look if a != v)
@@ -104,7 +104,7 @@ class _Finder:
         """X - rate*V' - direct*g, V' = alpha*V + beta*g: heavy ball and Nesterov's."""
         form = self.linear(x, lambda v: self.moment(v, x, new))(new)
         of_x = form.pop(x, [])
-        velocities = [a for a in form if isinstance(a, str) and self.moment(a, x, new)]
+        velocities = [a for a in form if isinstance(a, str) and self.moment(a, x, new) and self.goes_on(a, x)]
         if len(velocities) != 1:
             return None
         rate, next_v = _one(form.pop(velocities[0])), velocities[0]
@@ -155,6 +155,11 @@ class _Finder:
         """Whether a value is the next one of another state like x."""
         state = self.states.get(value)
         return state is not None and value != new and state != x and self.graph.type(state) == self.graph.type(x)
+
+    def goes_on(self, value: str, x: str) -> bool:
+        """Whether the next value of a state comes from its old one by arithmetic: an accumulated gradient does not."""
+        state = self.states[value]
+        return state in self.linear(x, lambda v: v == state)(value)
 
     def gradient(self, g: str, x: str) -> tuple[str, Factor | None, Factor | None]:
         """(G, decay, scale) if g is scale*G + decay*X, else (g, None, None); None for no decay, a scale of 1."""

@@ -101,10 +101,11 @@ def mlp_training_model(net: Any, spec: OptimizerSpec) -> ModelProto:
     difference = a.node("Sub", ["y", target], "difference")
     loss = a.reduce("ReduceMean", a.node("Mul", [difference, difference], "square"), "loss")
     a.output(loss)
+    part = a.node("Mul", [loss, a.const(1 / spec.accumulate, "part")], "loss_part")
     names = list(weights)
     zs = ["x", target]
     hints = [f"{n}.gradient" for n in names]
-    gradients = a.nodes_of("Gradient", [*names, *zs], hints, DOMAIN, xs=names, zs=zs, y=loss)
+    gradients = a.nodes_of("Gradient", [*names, *zs], hints, DOMAIN, xs=names, zs=zs, y=part)
     parameters = [Parameter(n, w.shape, dtype, w) for n, w in weights.items()]
     add_optimizer(a, parameters, dict(zip(names, gradients, strict=True)), spec)
     model.training_info.append(a.training_info())

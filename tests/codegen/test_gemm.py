@@ -200,3 +200,17 @@ def test_any_number_of_rows(trans_a: int, dtype: str) -> None:
         (y,) = run_op("Gemm", a, b, transA=trans_a)
         want = (a.T if trans_a else a).astype(np.float64) @ b.astype(np.float64)
         np.testing.assert_allclose(y, want, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("attrs", [{}, {"transA": 1}, {"transB": 1, "alpha": 0.5}], ids=str)
+@pytest.mark.parametrize(("m", "n", "k"), [(MR + 1, NR + 1, 5), (1, 1, 1), (2 * MR, 2 * NR, 900), (3, 2, 0)])
+def test_product_added_to_a_sum(dtype: str, attrs: dict[str, float], m: int, n: int, k: int) -> None:
+    """The bits are those of Gemm with or without C."""
+    a = values(dtype, *((k, m) if attrs.get("transA") else (m, k)))
+    b = values(dtype, *((n, k) if attrs.get("transB") else (k, n)), seed=1)
+    c = values(dtype, m, n, seed=2)
+    for anew in (False, True):
+        (y,) = run_op("onnxc.AddProduct", a, b, c, np.array(anew), **attrs)
+        (want,) = run_op("Gemm", a, b, None if anew else c, **attrs)
+        np.testing.assert_array_equal(y, want)

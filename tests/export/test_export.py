@@ -152,7 +152,7 @@ def test_functions_are_shared_and_ordered() -> None:
     rate = b.input("rate", TensorType("f32"))
     for i in range(2):
         x, g = b.input(f"x{i}", F), b.input(f"g{i}", F)
-        b.output(f"s{i}", b.op("onnxc.SgdStep", rate, "", "", x, g))
+        b.output(f"s{i}", b.op("onnxc.SgdStep", rate, "", "", "", x, g))
     model = export(b.build())
     onnx.checker.check_model(model)
     assert [f.name for f in model.functions].count("SgdStep") == 1

@@ -39,6 +39,10 @@ def with_optimizers(
             Parameter(n, weights[n].shape, helper.np_dtype_to_tensor_dtype(weights[n].dtype), weights[n]) for n in names
         ]
         gradients = {p.name: a.input(f"{p.name}.gradient", p.elem_type, p.shape) for p in parameters}
+        if spec.accumulate > 1:
+            for p in parameters:
+                part = a.const(1 / spec.accumulate, "part", p.elem_type)
+                gradients[p.name] = a.node("Mul", [gradients[p.name], part], f"{p.name}.part")
         added.append(add_optimizer(a, parameters, gradients, spec))
         a.output(a.node("Identity", [added[-1].rate], f"{names[0]}.rate"))
     model.training_info.append(a.training_info())

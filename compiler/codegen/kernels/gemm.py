@@ -28,6 +28,7 @@ from compiler.codegen.native import (
     TILED,
     Kernel,
     bits_of,
+    boolean,
     i64,
     kernel,
     make_micro,
@@ -117,6 +118,20 @@ def make_gemm(dtype: str) -> Kernel:
 
 
 @per_target
+def make_sum_gemm(dtype: str) -> Kernel:
+    """`gemm`, but without c if the boolean at `anew` is set. y may be c."""
+    gemm = make_gemm(dtype)
+
+    @kernel
+    def sum_gemm(
+        lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, anew: int, scratch: int
+    ) -> None:
+        gemm(lo, hi, a, b, 0 if boolean(anew, 0)[0] else c, y, alpha, beta, shape, scratch)
+
+    return sum_gemm
+
+
+@per_target
 def make_multiply(dtype: str) -> Kernel:
     """multiply(lo, hi, a, rsa, csa, b, rsb, csb, pack, y, n, k, add, scratch): rows [lo, hi) of y [m, n] = a @ b.
 
@@ -174,11 +189,20 @@ class Product:
     beta: float = 1.0
 
     def calls(
-        self, dtype: str, a: In, b: In | Temp, c: In | int, y: Out | Temp, *, fixed_b: bool = False
+        self,
+        dtype: str,
+        a: In,
+        b: In | Temp,
+        c: In | int,
+        y: Out | Temp,
+        *,
+        fixed_b: bool = False,
+        anew: In | None = None,
     ) -> list[Call]:
         """The calls that compute it. c: 0 if there is none. UnsupportedError: not for this element type.
 
         fixed_b: b is the same in all iterations of a loop around, so that it pays to pack it in a call of its own.
+        anew: a boolean that tells whether c is to be left out.
         """
         if dtype in NUMBERS:
             return [self._integer_call(dtype, a, b, c, y)]
@@ -188,7 +212,7 @@ class Product:
         fixed = (
             b if fixed_b and isinstance(b, In) and self.k * self.n * size > 4096 and len(self.offsets) == 1 else None
         )
-        if self._is_small(c) and not fixed:
+        if self._is_small(c) and not fixed and anew is None:
             return [self._small_call(dtype, a, b, c, y)]
         block, panels = blocks(self.k), -(-self.n // nr)
         # A group of rows packs its panel again: it has many tiles, unless there would be too little to share out.
@@ -216,7 +240,10 @@ class Product:
         table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
         args: tuple[Arg, ...] = (left[0], right[0], c, y, Number(self.alpha), Number(self.beta), table)
         scratch = Scratch(block * nr * size if packed_b else 0)
-        return [*before, Call(make_gemm(dtype), len(self.offsets) * panels * groups, (*args, scratch))]
+        items = len(self.offsets) * panels * groups
+        if anew is not None:
+            return [*before, Call(make_sum_gemm(dtype), items, (*args, anew, scratch))]
+        return [*before, Call(make_gemm(dtype), items, (*args, scratch))]
 
     def _is_small(self, c: In | int) -> bool:
         """Whether `make_small_gemm` computes it."""
@@ -239,22 +266,23 @@ class Product:
         return Call(make_integer_gemm(dtype), len(self.offsets) * self.m, args)
 
 
-@lowers("Gemm")
+@lowers("Gemm", "onnxc.AddProduct")
 def gemm(site: Site) -> list[Call]:
-    """Gemm of matrices; C of any shape that broadcasts to [m, n]."""
+    """Gemm of matrices; C of any shape that broadcasts to [m, n]. AddProduct: C may be left out at run time."""
     t, out = site.type(0), site.out()
     trans_a, trans_b = bool(site.attr("transA")), bool(site.attr("transB"))
     m, n = out.shape
     k = t.shape[0] if trans_a else t.shape[1]
     c: In | int = 0
-    strides, beta = (0, 0), float(site.attr("beta"))
+    strides, beta = (0, 0), float(site.attr("beta", 1.0))
     if site.has(2) and beta != 0:
         rows, columns = (1, 1, *site.type(2).shape)[-2:]
         c, strides = site.read(2), (columns if rows > 1 else 0, 1 if columns > 1 else 0)
     (ra, ca), (rb, cb) = site.strides(0), site.strides(1)
     a, b = (ca, ra) if trans_a else (ra, ca), (cb, rb) if trans_b else (rb, cb)
-    p = Product(m, n, k, a, b, strides, alpha=float(site.attr("alpha")), beta=beta)
-    return p.calls(t.dtype, site.read(0), site.read(1), c, site.write(), fixed_b=site.is_fixed(1))
+    p = Product(m, n, k, a, b, strides, alpha=float(site.attr("alpha", 1.0)), beta=beta)
+    anew = site.read(3) if site.has(3) else None
+    return p.calls(t.dtype, site.read(0), site.read(1), c, site.write(), fixed_b=site.is_fixed(1), anew=anew)
 
 
 @lowers("MatMul")

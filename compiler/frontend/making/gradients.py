@@ -8,38 +8,28 @@ import numpy as np
 
 from compiler.frontend.making.emit import Algorithm
 from compiler.frontend.making.optimizer_parts import Parameter
-from compiler.frontend.making.scalars import Scalars
+from compiler.frontend.making.scalars import Clock, Scalars
 
 Gradients = dict[str, str]
 """Parameter -> the value of its gradient."""
 
 
 def accumulated(
-    a: Algorithm, s: Scalars, due: str, parameters: Mapping[str, Parameter], gradients: Gradients, steps: int
+    a: Algorithm, s: Scalars, clock: Clock, parameters: Mapping[str, Parameter], gradients: Gradients
 ) -> Gradients:
-    """The mean of the gradients of `steps` steps, in the step that makes an update; 0 in the others.
+    """The sums of the gradients since the last update, also the states `W.accumulated`.
 
-    due: whether this step makes one. The sum so far is a state `W.accumulated`, 0 again after an update.
+    The first step after an update begins them anew. So a sum is the next value of its state, and can lie there at once.
     """
     result: Gradients = {}
     for name, gradient in gradients.items():
         p = parameters[name]
-        zeros = np.zeros(p.shape)
-        before = a.state(f"{name}.accumulated", zeros, p.elem_type)
-        part = a.node("Mul", [gradient, s.typed(1 / steps, p.elem_type, "part")], f"{name}.gradient_part")
-        total = a.node("Add", [before, part], f"{name}.gradient_sum")
-        result[name] = masked(a, s, due, total, p.elem_type, True, f"{name}.gradient_mean")
-        a.update(before, masked(a, s, due, total, p.elem_type, False, f"{before}.next"))
+        before = a.state(f"{name}.accumulated", np.zeros(p.shape), p.elem_type)
+        zero = s.typed(0.0, p.elem_type, "zero")
+        kept = clock.choose(clock.first, zero, before, p.elem_type, f"{name}.gradient_before")
+        result[name] = a.node("Add", [kept, gradient], f"{before}.next")
+        a.update(before, result[name])
     return result
-
-
-def masked(a: Algorithm, s: Scalars, condition: str, value: str, elem_type: int, keep: bool, hint: str) -> str:
-    """The value where the condition is `keep`, else 0."""
-    if a.opset >= 9:
-        zero = s.typed(0.0, elem_type, "zero")
-        return a.node("Where", [condition, value, zero] if keep else [condition, zero, value], hint)
-    factor = s.where(condition, float(keep), float(not keep), "due" if keep else "waiting")
-    return a.node("Mul", [value, s.typed(factor, elem_type, "due" if keep else "waiting")], hint)
 
 
 def clipped_by_value(

@@ -137,6 +137,9 @@ def make_training_model(
     total = _losses(a, facts, losses, weights, reads, names)
     used = facts.upstream(sources).union(*(node.input for node in a.nodes))  # a target may be an input of the model
     given = [v for v in facts.inputs if v in used]
+    if options.accumulate > 1:  # gradients are then added up as they are
+        with a.scope("gradient"):
+            total = a.node("Mul", [total, a.const(1 / options.accumulate, "part")], "loss_part")
     gradients = _gradient(a, parameters, [*given, *a.inputs], total)
     updated = [Parameter(p.name, p.shape, p.elem_type, p.read()) for p in parameters]
     added = add_optimizer(a, updated, gradients, options)

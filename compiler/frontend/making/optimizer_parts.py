@@ -28,7 +28,7 @@ class Parameter:
 class Setting:
     """What the parameters of a group have in common.
 
-    rate: of this step's update; 0 in steps without one. scheduled_momentum: the momentum if a schedule sets it.
+    rate: of the update. scheduled_momentum: the momentum if a schedule sets it.
     """
 
     a: Algorithm
@@ -79,24 +79,24 @@ class Update:
         return self.set.a.node(op, inputs, f"{self.name}.{hint}")
 
     def decayed(self) -> str:
-        """The gradient of the loss with weight decay: G + weight_decay * W; in steps without an update, 0."""
+        """The gradient of the loss with weight decay: G + weight_decay * W."""
         decay = self.set.number("weight_decay")
         if not decay:
             return self.gradient
-        factor = self.set.clock.gated(decay, 0.0, "weight_decay")
-        return self.op("Add", [self.gradient, self.scaled(factor, self.name, "decay")], "gradient_decayed")
+        return self.op("Add", [self.gradient, self.scaled(decay, self.name, "decay")], "gradient_decayed")
 
     def mixed(self, kind: str, state: str, keep: Number, new: str, gain: Number) -> str:
-        """The next value of a state, keep * state + gain * new; in steps without an update the state as it is."""
-        keep = self.set.clock.gated(keep, 1.0, f"{kind}.keep")
+        """The next value of a state, keep * state + gain * new."""
         parts = [self.scaled(keep, state, f"{kind}.keep"), self.scaled(gain, new, f"{kind}.gain")]
-        return self.set.a.node("Add", parts, f"{state}.next")
+        return self.next("Add", parts, state)
+
+    def next(self, op: str, inputs: Sequence[str], state: str) -> str:
+        """A node whose result is the value that an update gives a state."""
+        return self.set.a.node(op, inputs, self.set.clock.hint(state))
 
     def root(self, square: str, epsilon: Number) -> str:
         """sqrt(square) + epsilon."""
         root = self.op("Sqrt", [square], "root")
-        # without an update 0 is divided by it
-        epsilon = self.set.clock.gated(epsilon, 1.0, "epsilon")
         return (
             root
             if epsilon == 0.0
@@ -104,7 +104,7 @@ class Update:
         )
 
     def move(self, rate: Number, direction: str, over: str = "", decay: float = 0.0) -> str:
-        """Binds the parameter to W - rate_of_the_group*decay*W - rate*direction/over; returns that value."""
+        """Binds the parameter to W - rate_of_the_group*decay*W - rate*direction/over; returns its next value."""
         moved = self.scaled(rate, direction, "rate")
         if over:
             moved = self.op("Div", [moved, over], "change")
@@ -112,10 +112,8 @@ class Update:
         if decay:
             shrink = self.set.s.op("Mul", self.set.rate, decay, hint="shrink")
             kept = self.op("Sub", [kept, self.scaled(shrink, kept, "shrink")], "shrunk")
-        value = self.op("Sub", [kept, moved], "next")
-        self.set.a.update(self.name, value)
-        return value
+        return self.keep(self.name, self.next("Sub", [kept, moved], self.name))
 
-    def keep(self, state: str, value: str) -> None:
-        """Bind a state."""
-        self.set.a.update(state, value)
+    def keep(self, state: str, value: str) -> str:
+        """Bind a state to what an update gives it; its next value."""
+        return self.set.clock.update(state, value, self.parameter.elem_type)

@@ -5,8 +5,8 @@ al., Symbolic Discovery of Optimization Algorithms, 2023, algorithm 2). They are
 those keep their attributes in float32, and stock runtimes lack them. `fuse_optimizer` makes a step node of it. Names
 that begin with `onnx.` are the nodes of ai.onnx.preview.training.
 
-With gradient accumulation, scalars alone decide whether a step makes an update: decays are 1, rate and gradient 0 in
-the others, so that each state keeps its value exactly.
+With gradient accumulation, every state is bound to a choice: what the update gives it in steps that make one, else its
+old value. `fuse_optimizer` makes the choice part of the step node.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def add_optimizer(
 ) -> Added:
     """Add the updates of all parameters, and bind them.
 
-    gradients: parameter -> value of its gradient, of its type. States are named after the parameter, as in PyTorch:
-    `W.exp_avg`, `W.momentum_buffer`, ... The count of steps is the state `iteration`, if anything depends on it.
+    gradients: parameter -> value of its gradient, of its type; if it is accumulated, of its part of the mean: that of
+    loss / spec.accumulate. States are named after the parameter, as in PyTorch: `W.exp_avg`, `W.momentum_buffer`, ...
+    The count of steps is the state `iteration`, if anything depends on it.
     InputError: a pattern of a group matches nothing. UnsupportedError: parameters in half precision, or the model's
     opset lacks an operator.
     """
@@ -60,7 +61,7 @@ def add_optimizer(
         due = clock.due
     with a.scope("gradient"):
         if due is not None:
-            ready = accumulated(a, s, due, by_name, ready, spec.accumulate)
+            ready = accumulated(a, s, clock, by_name, ready)
         if spec.clip_value is not None:
             ready = clipped_by_value(a, s, by_name, ready, spec.clip_value)
         if spec.clip_norm is not None:
@@ -121,7 +122,7 @@ def _setting(
         rate = s.op("Mul", given, lr / base if base else 1.0, hint="rate")
     else:
         rate = lr
-    rate = clock.gated(_scheduled(s, clock, spec, rate), 0.0, "rate")
+    rate = _scheduled(s, clock, spec, rate)
     momentum = None
     cycles = getattr(spec.schedule, "cycle_momentum", False)
     has = bool(options.get("betas") or options.get("momentum"))
@@ -140,7 +141,6 @@ def _average(a: Algorithm, s: Scalars, clock: Clock, p: Parameter, new: str, dec
     """A state that follows a parameter: decay*E + (1 - decay)*W', the first time W' (as torch's AveragedModel)."""
     state = a.state(f"{p.name}.average", np.zeros(p.shape) if p.value is None else p.value, p.elem_type)
     keep = s.where(s.less(clock.done, 1.0, "first_update"), 0.0, float(decay), "average.decay")
-    keep = clock.gated(keep, 1.0, "average.keep")
     parts = [
         a.node("Mul", [s.typed(keep, p.elem_type, "average.keep"), state], f"{state}.kept"),
         a.node(
@@ -149,7 +149,7 @@ def _average(a: Algorithm, s: Scalars, clock: Clock, p: Parameter, new: str, dec
             f"{state}.new",
         ),
     ]
-    a.update(state, a.node("Add", parts, f"{state}.next"))
+    clock.update(state, a.node("Add", parts, clock.hint(state)), p.elem_type)
     return state
 
 
@@ -196,7 +196,7 @@ def _adagrad(u: Update) -> str:
         slower = s.op("Add", s.op("Mul", u.set.clock.done, decay, hint="slower"), 1.0, hint="slower")
         rate = s.op("Div", rate, slower, hint="rate")
     h = u.state("sum", u.set.number("initial_accumulator_value"))
-    new = u.set.a.node("Add", [h, u.op("Mul", [g, g], "square")], f"{h}.next")
+    new = u.next("Add", [h, u.op("Mul", [g, g], "square")], h)
     u.keep(h, new)
     return u.move(rate, g, u.root(new, u.set.number("eps")))
 
@@ -253,7 +253,7 @@ def _moments(u: Update, g: str, decay: float) -> str:
     u.keep(h, square)
     if u.set.options["amsgrad"]:
         k = u.state("max_exp_avg_sq")
-        largest = u.set.a.node("Max", [k, square], f"{k}.next")
+        largest = u.next("Max", [k, square], k)
         u.keep(k, largest)
     rest1, rest2 = (
         s.op("Sub", 1.0, s.op("Pow", beta, t, hint=f"{name}.power"), hint=f"{name}.correction")
@@ -279,24 +279,22 @@ def _standard(op: str, kept: Sequence[str], first: int) -> Rule:
     """The rule of a node of ai.onnx.preview.training. kept: its states. first: T in the first update."""
 
     def rule(setting: Setting, parameters: Sequence[Parameter], gradients: Mapping[str, str]) -> Next:
-        a, s, due = setting.a, setting.s, setting.clock.due
+        a, s, clock = setting.a, setting.s, setting.clock
         states = [[Update(setting, p, "").state(kind) for p in parameters] for kind in kept]
-        time = setting.clock.index
+        time = clock.index
         if first:
             time = a.node("Add", [time, a.const(first, "one", TensorProto.INT64)], "update_number")
         rate = s.typed(setting.rate, a.dtype, "rate")
         variables = [p.name for p in parameters]
         olds = [*variables, *(v for kind in states for v in kind)]
         inputs = [rate, time, *variables, *(gradients[v] for v in variables), *olds[len(variables) :]]
-        hints = [f"{v}.next" if due is None else f"{v}.proposed" for v in olds]
         attributes = {k: v for k, v in setting.options.items() if k != "lr"}
-        news = a.nodes_of(op, inputs, hints, DOMAIN, **attributes)
-        if due is not None:
+        news = a.nodes_of(op, inputs, [clock.hint(v) for v in olds], DOMAIN, **attributes)
+        if clock.due is not None:
             need_opset(a, 9, f"gradient accumulation with onnx.{op.lower()}", "Where")
-            news = [a.node("Where", [due, new, old], f"{old}.next") for new, old in zip(news, olds, strict=True)]
-        for old, new in zip(olds, news, strict=True):
-            a.update(old, new)
-        return dict(zip(variables, news, strict=False))
+        types = [p.elem_type for _ in range(1 + len(states)) for p in parameters]
+        nexts = [clock.update(*bound) for bound in zip(olds, news, types, strict=True)]
+        return dict(zip(variables, nexts, strict=False))
 
     return rule
 

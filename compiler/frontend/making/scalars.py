@@ -104,7 +104,7 @@ class Clock:
 
     def __init__(self, a: Algorithm, scalars: Scalars, every: int = 1):
         self._a, self._s, self._every = a, scalars, every
-        self._counts: tuple[str, str] | None = None
+        self._counts: tuple[str, str, str] | None = None
 
     @property
     def index(self) -> str:
@@ -126,12 +126,34 @@ class Clock:
         """Whether this step makes its update: bool[]; None if each does."""
         return None if self._every == 1 else self._read()[1]
 
-    def gated(self, x: Number, otherwise: Number, hint: str) -> Number:
-        """One of two numbers: x in steps that make an update."""
-        due = self.due
-        return x if due is None else self._s.where(due, x, otherwise, hint)
+    @property
+    def first(self) -> str:
+        """Whether this step is the first one after an update: bool[]."""
+        return self._read()[2]
 
-    def _read(self) -> tuple[str, str]:
+    def choose(self, condition: str, x: str, y: str, elem_type: int, hint: str) -> str:
+        """One of two tensors: x if the condition, else y. x may be 0."""
+        a, s = self._a, self._s
+        if a.opset >= 9:
+            return a.node("Where", [condition, x, y], hint)
+        kept = a.node("Mul", [s.typed(s.where(condition, 0.0, 1.0, "old"), elem_type, "old"), y], hint)
+        if x == s.typed(0.0, elem_type, "zero"):
+            return kept
+        taken = a.node("Mul", [s.typed(s.where(condition, 1.0, 0.0, "new"), elem_type, "new"), x], hint)
+        return a.node("Add", [taken, kept], hint)
+
+    def update(self, variable: str, value: str, elem_type: int) -> str:
+        """Bind a variable to a value, in steps that make an update; gives its next value."""
+        if self.due is not None:
+            value = self.choose(self.due, value, variable, elem_type, f"{variable}.next")
+        self._a.update(variable, value)
+        return value
+
+    def hint(self, variable: str) -> str:
+        """The name for the value that an update gives a variable."""
+        return f"{variable}.next" if self._every == 1 else f"{variable}.proposed"
+
+    def _read(self) -> tuple[str, str, str]:
         if self._counts is None:
             a = self._a
             one = a.const(1, "one", TensorProto.INT64)
@@ -139,13 +161,15 @@ class Clock:
             after = a.node("Add", [steps, one], "iteration.next")
             a.update(steps, after)
             if self._every == 1:
-                self._counts = steps, ""
+                self._counts = steps, "", ""
             else:
                 every = a.const(self._every, "steps_per_update", TensorProto.INT64)
                 index = a.node("Div", [steps, every], "updates.count")
                 # Mod exists since opset 10 only
                 last = a.node("Mul", [a.node("Add", [index, one], "update.count"), every], "update.last_step")
-                self._counts = index, a.node("Equal", [last, after], "update.due")
+                first = a.node("Mul", [index, every], "update.first_step")
+                due = a.node("Equal", [last, after], "update.due")
+                self._counts = index, due, a.node("Equal", [first, steps], "update.first")
         return self._counts
 
 

@@ -21,6 +21,7 @@ from compiler.ir.definitions import (
     sampling,
     selection,
     signal,
+    sums,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "sampling",
     "selection",
     "signal",
+    "sums",
 ]

@@ -4,7 +4,8 @@ A step's operands are scalars (rank 0, of the variables' dtype), then the tensor
 ONNX's optimizers: X1..Xn, G1..Gn, ...; its results are grouped in the same way. Hyper-parameters are operands, not
 attributes: one kernel serves every setting, and a learning rate may be computed by the model.
 
-Every step is elementwise: `element` is its whole definition, for the op's body as for the loop of a kernel.
+Every step is elementwise: `element` is its whole definition, for the op's body as for the loop of a kernel. The last
+scalar of each is a boolean, `due`: if it is there and false, all results are the old values.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ class Step:
         for name, v in zip(self.scalars, scalars, strict=True):
             if not v and name not in self.optional:
                 raise InferenceError(f"{self.op} needs its operand {name}")
-            if v and (b.shape(v) or b.type(v).dtype != dtype):
-                raise InferenceError(f"{self.op} of {dtype} with {name} of type {b.type(v)}, not {dtype}[]")
+            needed = scalar_dtype(name, dtype)
+            if v and (b.shape(v) or b.type(v).dtype != needed):
+                raise InferenceError(f"{self.op} of {dtype} with {name} of type {b.type(v)}, not {needed}[]")
         for tensors in variables:
             types = [b.type(v) if v else None for v in tensors]
             if len(set(types)) > 1 or types[0] is None or types[0].dtype != dtype:
@@ -75,19 +77,34 @@ class Step:
 STEPS: dict[str, Step] = {}
 """The optimizer steps by the name of their op."""
 
+DUE = "due"
+"""The scalar that tells whether the variables take the step."""
+
+
+def scalar_dtype(name: str, dtype: str) -> str:
+    """The element type of a scalar operand of a step for variables of `dtype`."""
+    return "bool" if name == DUE else dtype
+
 
 def _step(name: str, scalars: str, roles: str, results: str) -> Callable[[Element], Element]:
     """Register a step: names separated by blanks, `?` after an optional scalar."""
 
     def register(element: Element) -> Element:
-        names = scalars.split()
+        names = [*scalars.split(), f"{DUE}?"]
+        renewed = [roles.split().index(role) for role in results.split()]
+
+        def gated(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequence[str]:
+            *own, due = scalars
+            new = element(b, own, tensors)
+            return [b.op("Where", due, v, tensors[role]) for v, role in zip(new, renewed, strict=True)] if due else new
+
         step = Step(
             f"onnxc.{name}",
             tuple(n.rstrip("?") for n in names),
             frozenset(n.rstrip("?") for n in names if n.endswith("?")),
             tuple(roles.split()),
             tuple(results.split()),
-            element,
+            gated,
         )
         STEPS[step.op] = step
         internal(name)(step.body)
