@@ -49,7 +49,7 @@ class Unit:
     join: Join | None = None
 
     def over(self, v: str) -> list[str]:
-        """The operands in whose memory it may write `v`: it reads each of their elements once, just before."""
+        """The operands in whose memory it may write `v`: each of their elements is read once, just before."""
         if self.group is None:
             return self._copied(v)
         if self.join is None:
@@ -60,11 +60,10 @@ class Unit:
         return [r for r in self.group.inputs if r != value and r not in node.inputs]
 
     def _copied(self, v: str) -> list[str]:
-        """The operand that the first call copies to `v` whole, if no other call reads it. (There, it is no call.)"""
-        for call in self.calls[:1]:
-            match call:
-                case Call(kernel=kernel, args=(In(r, 0), Out(to, 0), _)) if kernel is copy_bytes and to == v:
-                    return [] if any(r in reads(c) for c in self.calls[1:]) else [r]
+        """The operand that its first call copies to `v`, if no other call reads it: to its own place is no call."""
+        match self.calls[:1]:
+            case [Call(kernel=kernel, args=(In(r, 0), Out(to, 0), _))] if kernel is copy_bytes and to == v:
+                return [] if any(r in reads(call) for call in self.calls[1:]) else [r]
         return []
 
     @property

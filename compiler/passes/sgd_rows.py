@@ -8,12 +8,15 @@ from compiler.ir.graph import Graph, Node
 from compiler.passes.dce import dce
 from compiler.passes.rewrite import Rewrite, with_bodies
 
+ELEMENTS, ROWS = 128, 2
+"""How many elements and rows a table has for each index, at least: with fewer, going through all takes no longer."""
+
 
 def sgd_rows(graph: Graph) -> Graph:
     """Make a step whose gradient is that of a Gather along axis 0 one of rows: there is no gradient of the whole table.
 
-    Only where nothing else reads the gradient, the step is `X - rate*G`, and there are fewer indices than rows. The
-    results have the same bits. It runs behind fuse_optimizer, which decides where a step stands.
+    Only where nothing else reads the gradient, the step is `X - rate*G`, and the indices are few. The results have the
+    same bits. It runs behind fuse_optimizer, which decides where a step stands.
     """
     readers = Counter(v for node in graph.nodes for v in node.reads) + Counter(graph.results)
     rewrite, changed = Rewrite(graph), False
@@ -39,5 +42,6 @@ def _gradient_of_rows(graph: Graph, node: Node) -> Node | None:
     gradient = graph.producer(node.inputs[4])
     if gradient is None or gradient.op != "onnxc.GatherGrad" or gradient.attr("axis") != 0:
         return None
-    t, indices = graph.type(node.inputs[3]), graph.type(gradient.inputs[1])
-    return gradient if t.dtype in ("f32", "f64") and 0 < indices.size < t.shape[0] else None
+    t, count = graph.type(node.inputs[3]), graph.type(gradient.inputs[1]).size
+    few = 0 < count * ELEMENTS <= t.size and count * ROWS <= t.shape[0]
+    return gradient if few and t.dtype in ("f32", "f64") else None

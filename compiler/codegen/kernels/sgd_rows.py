@@ -22,7 +22,7 @@ DIGIT = 8
 
 @per_target
 def make_sort_rows(index: str) -> Kernel:
-    """Put the numbers of `count` indices in the order of their rows, equal rows as they come. The range is one thread's.
+    """Put the numbers of `count` indices in the order of their rows, equal rows as they come; in a range of one.
 
     memory: room for the result, for the numbers of another pass, and for one more count than a digit has values.
     """
@@ -32,11 +32,11 @@ def make_sort_rows(index: str) -> Kernel:
     def sort_rows(lo: int, hi: int, indices: int, memory: int, n: int, count: int, passes: int) -> None:
         p, first = at(indices, 0), i64(memory + 16 * count, 1)
         for _ in range(hi - lo):
-            half = passes % 2  # the last pass writes the first half
-            a = i64(memory + 8 * count * half, 1)
+            a = i64(memory + 8 * count * (passes % 2), 1)
             for k in range(count):
                 a[k] = k
             for step in range(passes):
+                half = (passes - step) % 2  # so that the last pass writes the first half
                 a, b = i64(memory + 8 * count * half, 1), i64(memory + 8 * count * (1 - half), 1)
                 for d in range(digits + 1):
                     first[d] = 0
@@ -48,7 +48,6 @@ def make_sort_rows(index: str) -> Kernel:
                     d = (in_range(p[a[k]], n) >> DIGIT * step) % digits
                     b[first[d]] = a[k]
                     first[d] += 1
-                half = 1 - half
 
     return sort_rows
 
@@ -65,7 +64,17 @@ def make_sgd_rows(name: str, index: str) -> Kernel:
 
     @kernel
     def sgd_rows(
-        lo: int, hi: int, rate: int, dy: int, indices: int, order: int, dst: int, n: int, count: int, inner: int, scratch: int
+        lo: int,
+        hi: int,
+        rate: int,
+        dy: int,
+        indices: int,
+        order: int,
+        dst: int,
+        n: int,
+        count: int,
+        inner: int,
+        scratch: int,
     ) -> None:
         r, p, o, s = ptr(rate, 0)[0], at(indices, 2), i64(order, 3), ptr(scratch, 5)
         others = not zero < 1 / r  # whether x - r * 0 may be other than x
