@@ -26,7 +26,8 @@ WIDE = frozenset(
         "onnxc.BatchNormGrad",
         "onnxc.ConvWeightGrad",
     }
-    | {"onnxc.LayerNormGrad", "onnxc.NegativeLogLikelihoodLossGrad", "onnxc.SoftmaxCrossEntropyLossGrad"}
+    | {"onnxc.LayerNormGrad", "onnxc.NegativeLogLikelihoodLossGrad", "onnxc.SgdRows"}
+    | {"onnxc.SoftmaxCrossEntropyLossGrad"}
 )
 """Ops whose kernels compute in the type that is stored, and so have none for half precision."""
 

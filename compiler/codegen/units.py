@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from compiler.codegen.calls import Call, In, Listing, Out
 from compiler.codegen.fuse import Group
+from compiler.codegen.kernels.strided import copy_bytes
 from compiler.codegen.native import ITEMSIZE
 from compiler.ir.graph import Node
 from compiler.ir.types import Tensor, TensorType
@@ -52,13 +53,22 @@ class Unit:
     join: Join | None = None
 
     def over(self, v: str) -> list[str]:
-        """The operands in whose memory it may write `v`: it reads each of their elements once, just before."""
-        if self.group is None or self.join is None:
-            return self.reads if self.group else [n.inputs[i] for n in self.nodes if (i := OVER.get(n.op)) is not None]
+        """The operands in whose memory it may write `v`: each of their elements is read once, just before."""
+        if self.group is None:
+            return [*(n.inputs[OVER[n.op]] for n in self.nodes if n.op in OVER), *self._copied(v)]
+        if self.join is None:
+            return self.reads
         node, value = self.join.node, self.join.value
         if v in node.outputs and v != self.join.result:
             return []
         return [r for r in self.group.inputs if r != value and r not in node.inputs]
+
+    def _copied(self, v: str) -> list[str]:
+        """The operand that its first call copies to `v`, if no other call reads it: to its own place is no call."""
+        match self.calls[:1]:
+            case [Call(kernel=kernel, args=(In(r, 0), Out(to, 0), _))] if kernel is copy_bytes and to == v:
+                return [] if any(r in reads(call) for call in self.calls[1:]) else [r]
+        return []
 
     @property
     def inner(self) -> tuple[list[Unit], ...]:

@@ -20,6 +20,7 @@ from compiler.passes.fuse_optimizer import fuse_optimizer
 from compiler.passes.gradients import expand_gradients
 from compiler.passes.hoist import hoist
 from compiler.passes.lower_random import Role, lower_random
+from compiler.passes.sgd_rows import sgd_rows
 
 Observer = Callable[[str, Graph], None]
 """Called with the name of each pass and the graph after it."""
@@ -59,8 +60,10 @@ def passes(
         Pass("dce", dce),
         # Gradients that nothing else reads are no values any more, but terms of sums.
         Pass("accumulate", accumulate),
-        # Last: a step's place depends on who else still reads the old values.
+        # Behind these: a step's place depends on who else still reads the old values.
         Pass("fuse_optimizer", fuse_optimizer),
+        # Only steps know that the gradient is of no other use.
+        Pass("sgd_rows", sgd_rows),
     )
 
 

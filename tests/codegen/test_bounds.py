@@ -141,6 +141,7 @@ CASES = {
     "ScatterElements": ("ScatterElements", (f(5, 7), index(5, 3, 7), f(3, 7)), {"reduction": "add"}, ()),
     "ScatterND": ("ScatterND", (f(5, 7), index(5, 9, 1), f(9, 7)), {"reduction": "max"}, ()),
     "GatherGrad": ("onnxc.GatherGrad", (f(3, 4, 7), index(5, 3, 4)), {"axis": 0, "shape": (5, 7)}, ()),
+    "SgdRows": ("onnxc.SgdRows", (f(), f(300, 7), f(3, 4, 7), index(300, 3, 4)), {}, ()),
     "RandomBits": ("onnxc.RandomBits", (np.array(1), np.array(2)), {"draw": 3, "shape": (5, 7), "outputs": 2}, ()),
 }
 

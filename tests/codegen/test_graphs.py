@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from compiler.codegen.fuse import MAX_NODES, Loop, broadcast_strides, collapse, group_elementwise
+from compiler.codegen.kernels.strided import copy_bytes
+from compiler.codegen.plan import make_plan
 from compiler.errors import InputError, UnsupportedError
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
@@ -179,6 +181,26 @@ def test_a_bad_index_leaves_the_state_alone() -> None:
     assert np.array_equal(run.state["w"], before)
     run({"i": np.array([0, -3])})
     assert np.array_equal(run.state["w"], before + 1)
+
+
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("read", ["", "by the scatter", "later"])
+def test_a_scatter_over_its_data(state: bool, read: str) -> None:
+    """In place where nobody else reads the data, as updates neither: then there is nothing to copy."""
+    g, n = Builder(), 40
+    i, x = g.input("i", TensorType("i64", (n, n))), g.input("x", f32(n, n))
+    factor = g.const(np.round(normal(n, n)))
+    data = g.state("w", np.round(normal(n, n))) if state else g.op("MatMul", x, factor)
+    new = g.op("ScatterElements", data, i, data if read == "by the scatter" else x, axis=1)
+    if state:
+        g.update("w", new)
+    g.output("product", g.op("MatMul", new, factor))
+    if read == "later":
+        g.output("other", g.op("MatMul", data, factor))
+    graph = g.build()
+    check(graph, {"i": np.argsort(RANDOM.random((n, n)), 1), "x": np.round(normal(n, n))})
+    copied = sum(s.call is not None and s.call.kernel is copy_bytes for s in make_plan(graph).statements)
+    assert copied == (0 if not read else 2 if state else 1)  # of a state the new value is copied back
 
 
 def test_all_nodes_without_a_kernel_are_named() -> None:

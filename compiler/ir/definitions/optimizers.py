@@ -139,6 +139,14 @@ def sgd(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequence[
     return [_moved(b, x, shrink, b.op("Mul", rate, _decayed(b, g, decay, x)))]
 
 
+@internal("SgdRows")
+def sgd_rows(b: Builder, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> Sequence[str]:
+    """(rate, X, dy, indices) -> X - rate*G, where G is the gradient of X for `y = Gather(X, indices)` along axis 0."""
+    rate, x, dy, indices = inputs
+    g = b.op("onnxc.GatherGrad", dy, indices, axis=0, shape=b.shape(x))
+    return [b.op("onnxc.SgdStep", rate, "", "", "", x, g)]
+
+
 @_step("MomentumStep", "alpha beta rate direct? decay? shrink?", "X G V", "X V")
 def momentum(b: Builder, scalars: Sequence[str], tensors: Sequence[str]) -> Sequence[str]:
     """V' = alpha*V + beta*g; X' = X - shrink*X - direct*g - rate*V', where g = G + decay*X.
