@@ -209,6 +209,7 @@ def test_a_model_of_arithmetic_only_trains_its_constants() -> None:
         ({"loss": "mse", "target": "head.w"}, r"target: the model has a value 'head.w' already"),
         ({"loss": "cross_entropy", "target": "x"}, r"input 'x' is FLOAT\[.*\], but the targets of 'y' are INT64\[N\]"),
         ({"optimizer": "adma"}, r"no optimizer 'adma' \(did you mean 'adam'\?\)"),
+        ({"optimizer_options": {"momentum": 0.9}}, "has no option 'optimizer_options': it has"),
         ({"frezee": "head.*"}, r"make_training_model has no argument 'frezee' \(did you mean 'freeze'\?\)"),
         ({"batch_norm": "eval"}, r"batch_norm must be one of auto, train, frozen, not 'eval'"),
         ({"initialize": "kaimming"}, r"initialize: there is no 'kaimming' \(did you mean 'kaiming"),

@@ -212,8 +212,10 @@ def _optimizer(optimizer: str | Mapping[str, Any] | OptimizerSpec, options: Mapp
         optimizer = _with_lr(optimizer)
     if isinstance(optimizer, str) and optimizer.lower() in DEFAULTS:
         allowed = {*DEFAULTS[optimizer.lower()], *inspect.signature(optimizer_spec).parameters}
+        own = inspect.signature(make_training_model).parameters.values()
+        arguments = [p.name for p in own if p.kind is not p.VAR_KEYWORD]
         for name in renamed:
-            if name not in allowed and (near := did_you_mean(name, inspect.signature(make_training_model).parameters)):
+            if name not in allowed and (near := did_you_mean(name, arguments)):
                 raise InputError(f"make_training_model has no argument {name!r}{near}")
     return optimizer_spec(optimizer, **renamed)
 
