@@ -10,11 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
+from compiler.codegen import elementwise
 from compiler.errors import UnsupportedError, VerifyError
 from compiler.frontend import load
 from compiler.ir.builder import GRADIENT, Builder
 from compiler.ir.graph import Graph, Node, Program
 from compiler.ir.types import TensorType
+from compiler.passes import simplify
 from compiler.passes.pipeline import PASS_NAMES, Pass, passes, run, run_program
 from tests.models import networks
 from tests.validate import random_feeds, slopes, validate
@@ -184,3 +186,9 @@ def test_a_derivative_by_a_constant() -> None:
     b.output("second", second)
     found = run_exported(run(b.build(), passes(everything)), {"x": np.float32(3)})
     assert (found["first"], found["second"]) == (3, 0)
+
+
+def test_what_broadcasts_its_operands_is_what_shares_loops() -> None:
+    """Passes do not know code generation, and so have a list of their own. Of PRelu only the slope is broadcast."""
+    assert frozenset(elementwise.ELEMENTWISE) - simplify.ELEMENTWISE == {"PRelu"}
+    assert frozenset(elementwise.ELEMENTWISE) >= simplify.ELEMENTWISE

@@ -49,14 +49,8 @@ _WEIGHTS: dict[str, set[int]] = {
 }
 _VIEWS = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Split", "Expand"}
 _VIEWS |= {"QuantizeLinear", "DequantizeLinear"}
-_FILLED: dict[str, tuple[float | None, ...]] = {
-    "InstanceNormalization": (None, 1, 0),
-    "LayerNormalization": (None, 1, 0),
-    "GroupNormalization": (None, 1, 0),
-    "RMSNormalization": (None, 1),
-    "BatchNormalization": (None, 1, 0),
-}
-"""Operators whose operands exporters fill with these numbers where a layer has no weights."""
+_FILLED = {f"{kind}Normalization": {1: 1, 2: 0} for kind in ("Batch", "Group", "Instance", "Layer", "RMS")}
+"""Normalizations, and the numbers that exporters fill their operands with where a layer has no weights."""
 
 _PRODUCTS = {"MatMul", "Conv", "ConvTranspose", "Gemm", "Einsum"}
 
@@ -201,9 +195,9 @@ def _is_filler(node: NodeProto, position: int, tensor: Candidate) -> bool:
     """
     if node.op_type == "PRelu":
         return tensor.node is not None and tensor.size == 1
-    number = _FILLED.get(node.op_type, ())[position : position + 1]
+    number = _FILLED.get(node.op_type, {}).get(position)
     named = tensor.node is not None or re.fullmatch(r"val_\d+", tensor.name) is not None
-    return named and number not in ((), (None,)) and bool((tensor.read() == number[0]).all())
+    return named and number is not None and bool((tensor.read() == number).all())
 
 
 def _kept_states(loop: NodeProto) -> Iterator[tuple[str, str]]:
