@@ -22,18 +22,27 @@ from compiler.ir.types import AnyArray, Tensor, TensorType
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Address of a value that the call reads, `offset` bytes in. 128 bytes behind it may be read, never written."""
+    """Address of a value that the call reads, `offset` bytes in. 128 bytes behind it may be read, never written.
+
+    piece: how many bytes of it each item of the call's range needs, if they follow each other: item i needs those from
+    i * piece to (i + 1) * piece, if there are so many, and no others. Else 0.
+    """
 
     value: str
     offset: int = 0
+    piece: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Address of a value that the call writes. A value is written whole by the calls of its node, in any order."""
+    """Address of a value that the call writes. A value is written whole by the calls of its node, in any order.
+
+    piece: as of `In`, how many bytes each item writes.
+    """
 
     value: str
     offset: int = 0
+    piece: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +217,13 @@ class Site:
         """Whether the i-th input is the same in all iterations of a loop around the node."""
         return self.node.input(i) in self.fixed
 
-    def read(self, i: int, offset: int = 0) -> In:
-        """The i-th input as an argument, from `offset` bytes on."""
-        return In(self.node.inputs[i], offset)
+    def read(self, i: int, offset: int = 0, piece: int = 0) -> In:
+        """The i-th input as an argument, from `offset` bytes on; piece: as of `In`."""
+        return In(self.node.inputs[i], offset, piece)
 
-    def write(self, i: int = 0, offset: int = 0) -> Out:
-        """The i-th output as an argument, from `offset` bytes on."""
-        return Out(self.node.outputs[i], offset)
+    def write(self, i: int = 0, offset: int = 0, piece: int = 0) -> Out:
+        """The i-th output as an argument, from `offset` bytes on; piece: as of `In`."""
+        return Out(self.node.outputs[i], offset, piece)
 
     def write_or_drop(self, i: int, t: TensorType) -> Out | Temp:
         """The i-th output, of type t, as an argument; where it is absent, memory that nobody reads."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compiler.codegen.native import Inline, Kernel, barrier, i64, u8
-from compiler.codegen.native.dispatch import Entry
+from compiler.codegen.native.dispatch import Entry, Part, share
 from compiler.codegen.native.sequence import Sequence
 from compiler.codegen.plan import BARRIER_WORD, STATUS_WORD, Plan
 from compiler.codegen.units import Statement
@@ -23,8 +23,9 @@ PIECE = 150
 HEADER = '''"""The step of {name!r}, as emitted.
 
 A call `f(table + k, thread, threads)` reads a record at byte k of the table: an extent n, then the arguments of the
-kernel f after lo and hi. It runs f on the thread's share lo:hi of the range 0:n. T holds the words of the table:
-T[0] is the address of the status, T[1] of the barrier.
+kernel f after lo and hi. It runs f on the thread's share lo:hi of the range 0:n. A call `f_part(table + k, block,
+thread)` runs it on one block of this range; how many items that is the record tells in the end. T holds the words of
+the table: T[0] is the address of the status, T[1] of the barrier.
 """
 '''
 
@@ -40,7 +41,9 @@ class Emitted:
 def emit(plan: Plan) -> Emitted:
     """Write the step of a plan."""
     names = _entries(plan)
-    namespace = {name: entry for entry, name in names.items()} | {"barrier": barrier, "i64": i64, "u8": u8}
+    namespace: dict[str, Any] = {name: entry for entry, name in names.items()}
+    namespace |= {f"{name}_part": Part(entry.kernel) for entry, name in names.items()}
+    namespace |= {"barrier": barrier, "i64": i64, "u8": u8, "share": share}
     parts_of = _parts(names)
     texts = [HEADER.format(name=plan.graph.name), _imported(names, parts_of)]
     texts += [_generated(part.function, name, parts_of) for part, name in parts_of.items()]
@@ -80,7 +83,7 @@ def _pieces(statements: list[Statement]) -> list[list[Statement]]:
     current: list[Statement] = []
     calls = depth = 0
     for s in statements:
-        depth += (s.kind in ("if", "while")) - (s.kind == "end")
+        depth += (s.kind in ("if", "while", "blocks")) - (s.kind == "end")
         if s.kind == "check" or (s.kind == "node" and calls >= PIECE and depth == 0):
             pieces += [current] if current else []
             current, calls = [], 0
@@ -104,6 +107,13 @@ def _body(plan: Plan, piece: list[Statement], names: Mapping[Entry, str]) -> lis
             case "call":
                 assert s.call is not None
                 lines.append(f"{indent}{by_symbol[s.call.kernel.symbol]}(table + {8 * s.word}, thread, threads)")
+            case "blocks":
+                lines.append(f"{indent}for block in share(T[{s.word}], thread, threads):")
+                indent += "    "
+            case "part":
+                assert s.call is not None
+                name = f"{by_symbol[s.call.kernel.symbol]}_part"
+                lines.append(f"{indent}{name}(table + {8 * s.word}, block, thread)")
             case "barrier":
                 lines.append(f"{indent}barrier(T[{BARRIER_WORD}], threads)")
             case "if" | "while":

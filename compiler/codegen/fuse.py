@@ -185,7 +185,6 @@ def fused_call(
     strides: of inputs that are no dense tensors.
     """
     taken = {v: out for out, v in inplace.items()}
-    pointers: list[Arg] = [Out(taken[v]) if v in taken else In(v) for v in group.inputs]
     separate = [v for v in group.outputs if v not in inplace]
     operands = [*group.inputs, *separate]
     rank = len(group.shape)
@@ -198,7 +197,13 @@ def fused_call(
     rows = loop.extents[0] if flat else prod(loop.extents[:-1])
     inner = () if flat else loop.extents[1:]
     pitches = [s for p, own in zip(pitched, loop.strides, strict=True) if p for s in own[:-1]]
-    return Call(kernel, rows, (*inner, *pitches, *pointers, *map(Out, separate)))
+    pointers: list[Arg] = []
+    for v, own, p in zip(operands, loop.strides, pitched, strict=True):
+        # an item is an element, or a row of the last axis
+        piece = (1 if flat else loop.extents[-1]) * ITEMSIZE[types[v].dtype] if all(own) and not p else 0
+        written = taken.get(v, v if v in separate else "")
+        pointers.append(Out(written, 0, piece) if written else In(v, 0, piece))
+    return Call(kernel, rows, (*inner, *pitches, *pointers))
 
 
 def kernel_from(name: str, text: str, constants: Mapping[str, Any]) -> Kernel:

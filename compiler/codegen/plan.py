@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,9 @@ from compiler.codegen.memory import Memory, Place, place
 from compiler.codegen.native.threads import BARRIER_BYTES
 from compiler.codegen.parts import place_parts
 from compiler.codegen.schedule import schedule
+from compiler.codegen.spans import Placed, Span, Touched
 from compiler.codegen.steps import step_call
+from compiler.codegen.strips import Strip, strips
 from compiler.codegen.units import VIEWS, Cycle, Schedule, Statement, Unit
 from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
@@ -89,40 +90,6 @@ def _separate(graph: Graph) -> Graph:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    block: int
-    start: int
-    end: int
-    written: bool
-
-
-class _Touched:
-    """The memory that calls since the last barrier read and wrote, as disjoint ranges in order, for each block."""
-
-    def __init__(self) -> None:
-        self._ranges: dict[tuple[int, bool], tuple[list[int], list[int]]] = {}  # (block, written) -> starts, ends
-
-    def __bool__(self) -> bool:
-        return bool(self._ranges)
-
-    def meets(self, span: _Span) -> bool:
-        """Whether threads could meet in this span: one side writes what the other reads or writes."""
-        return any(self._overlaps(span, written) for written in ((True, False) if span.written else (True,)))
-
-    def _overlaps(self, span: _Span, written: bool) -> bool:
-        starts, ends = self._ranges.get((span.block, written), ((), ()))
-        i = bisect.bisect_right(ends, span.start)  # the first range that ends behind the span's start
-        return i < len(starts) and starts[i] < span.end
-
-    def add(self, span: _Span) -> None:
-        """Count a span as touched."""
-        starts, ends = self._ranges.setdefault((span.block, span.written), ([], []))
-        i, j = bisect.bisect_left(ends, span.start), bisect.bisect_right(starts, span.end)
-        start, end = (min(span.start, starts[i]), max(span.end, ends[j - 1])) if i < j else (span.start, span.end)
-        starts[i:j], ends[i:j] = [start], [end]
-
-
 @dataclass
 class _Planner:
     graph: Graph
@@ -133,7 +100,15 @@ class _Planner:
     words: list[tuple[int, int]] = field(default_factory=list)
     messages: dict[str, str] = field(default_factory=dict)
     """What checks report, and the input whose elements each is about, or ''."""
-    touched: _Touched = field(default_factory=_Touched)
+    line: list[Placed] = field(default_factory=list)
+    """Calls that are not in the statements yet."""
+    nodes: list[Node] = field(default_factory=list)
+    """What the next calls compute."""
+    untold: list[Node] = field(default_factory=list)
+    """Of these, what no call was said to compute."""
+    told: list[Node] = field(default_factory=list)
+    """What the last statements say they compute."""
+    touched: Touched = field(default_factory=Touched)
     extra: dict[object, tuple[int, AnyArray]] = field(default_factory=dict)
     scratch: int = 0
     moves: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -166,8 +141,7 @@ class _Planner:
 
     # --- statements --------------------------------------------------------------------------------------
     def _unit(self, u: Unit) -> None:
-        for node in u.nodes:
-            self.statements.append(Statement("node", node))
+        self.nodes = self.untold = [*self.untold, *u.nodes]
         if u.branches is not None:
             self._branch(u)
             return
@@ -196,7 +170,7 @@ class _Planner:
 
     def _see(self, value: str, word: int) -> None:
         """Count a flag as read, and the word with its address."""
-        for span in (*self._spans(In(value), Unit([], [], [])), _Span(TABLE, 8 * word, 8 * word + 8, False)):
+        for span in (*self._spans(In(value), Unit([], [], [])), Span(TABLE, 8 * word, 8 * word + 8, False)):
             self.touched.add(span)
 
     def _cycle(self, c: Cycle) -> None:
@@ -233,16 +207,49 @@ class _Planner:
             if isinstance(a, In | Out):
                 moving.append((len(record), a.value))
             record += self._arg(a, u)
-        start = len(self.words)
+        start, step = len(self.words), 0
         self.words += record
+        if any(s.piece for s in spans):
+            step = len(self.words)
+            self.words.append((-1, 0))
         for at, v in moving:
             self._let_move(start + at, v)
-        spans += [_Span(TABLE, 8 * w, 8 * w + 8, False) for w in range(before, len(self.words)) if w in self.moving]
-        if any(self.touched.meets(span) for span in spans):
-            self._barrier()
-        for span in spans:
-            self.touched.add(span)
-        self.statements.append(Statement("call", call=call, word=start))
+        spans += [Span(TABLE, 8 * w, 8 * w + 8, False) for w in range(before, len(self.words)) if w in self.moving]
+        self.line.append(Placed(call, start, step, spans, self.nodes))
+        self.untold = []
+
+    def _flush(self) -> None:
+        """Write down the calls at hand, with barriers where they meet what others touched before."""
+        for strip in strips(self.line):
+            spans = [s for c in strip.calls for s in c.spans]
+            if any(self.touched.meets(s) for s in spans):
+                self.statements.append(Statement("barrier"))
+                self.touched = Touched()
+            for s in spans:
+                self.touched.add(s)
+            self._strip(strip)
+        self.line = []
+        self._tell(self.untold)
+        self.untold = []
+
+    def _strip(self, strip: Strip) -> None:
+        if not strip.blocks:
+            (c,) = strip.calls
+            self._tell(c.nodes)
+            self.statements.append(Statement("call", call=c.call, word=c.word))
+            return
+        self.words.append((-1, strip.blocks))
+        self.statements.append(Statement("blocks", word=len(self.words) - 1))
+        for c, step in zip(strip.calls, strip.steps, strict=True):
+            self._tell(c.nodes)
+            self.words[c.step] = (-1, step)
+            self.statements.append(Statement("part", call=c.call, word=c.word))
+        self.statements.append(Statement("end"))
+
+    def _tell(self, nodes: list[Node]) -> None:
+        if nodes is not self.told:
+            self.statements += [Statement("node", node) for node in nodes]
+            self.told = nodes
 
     def _let_move(self, word: int, value: str) -> None:
         """Remember a word with the address of a value that is another one in each iteration of a loop."""
@@ -251,16 +258,17 @@ class _Planner:
             self.moving.add(word)
 
     def _barrier(self) -> None:
+        self._flush()
         if self.touched:
             self.statements.append(Statement("barrier"))
-            self.touched = _Touched()
+            self.touched = Touched()
 
     def _commit(self) -> None:
         """Copy new values to their states where they were not computed there."""
         unit = Unit([], [], [])
         for state, v in self.graph.updates.items():
             if state not in self.memory.committed and v != state:
-                self.statements.append(Statement("node", Node("onnxc.Copy", (v,), (state,))))
+                self.nodes = [Node("onnxc.Copy", (v,), (state,))]
                 self._call(unit, copy_call(In(v), Out(state), self.s.types[v].nbytes))
 
     # --- addresses ---------------------------------------------------------------------------------------
@@ -273,17 +281,18 @@ class _Planner:
         p = self._place(a.value)
         return p.block, p.offset + a.offset
 
-    def _spans(self, a: Arg, u: Unit) -> list[_Span]:
+    def _spans(self, a: Arg, u: Unit) -> list[Span]:
         match a:
             case In(v, _) | Out(v, _):
-                v = self.s.reach(v)
-                p = self._place(v)
-                return [_Span(p.block, p.offset, p.offset + max(1, self.s.types[v].nbytes), isinstance(a, Out))]
+                reached = self.s.reach(v)
+                p, nbytes = self._place(reached), self.s.types[reached].nbytes
+                piece = a.piece if reached == v and not a.offset else 0
+                return [Span(p.block, p.offset, p.offset + max(1, nbytes), isinstance(a, Out), piece)]
             case Temp(key, nbytes, writes):
                 p = self.memory.temps[id(u), key]
-                return [_Span(p.block, p.offset, p.offset + max(1, nbytes), writes)]
+                return [Span(p.block, p.offset, p.offset + max(1, nbytes), writes)]
             case Moves(cycle):
-                return [_Span(TABLE, 8 * word, 8 * word + 8, True) for word, _ in self.moves.get(cycle, ())]
+                return [Span(TABLE, 8 * word, 8 * word + 8, True) for word, _ in self.moves.get(cycle, ())]
             case Listing(items):
                 return [s for i in items if not isinstance(i, int) for s in self._spans(i, u)]
         return []

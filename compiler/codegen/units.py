@@ -178,8 +178,9 @@ class Schedule:
 class Statement:
     """One line of the step.
 
-    kind: node (a comment), call, barrier, check (leave if the status is set), if, else, while, end.
-    word: index in the table of the call's record, or of the address of the flag of an if or while.
+    kind: node (a comment), call, barrier, check (leave if the status is set), if, else, while, end; blocks (what
+    follows up to its end runs for each block of a strip) and part (a call on a block).
+    word: index in the table of the call's record, of the address of the flag of an if or while, of how many blocks.
     """
 
     kind: str

@@ -8,13 +8,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.codegen.plan import _Span, _Touched, make_plan
+from compiler.codegen.plan import make_plan
+from compiler.codegen.spans import Span, Touched
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
 from compiler.ir.types import TensorType
 
 spans = st.builds(
-    lambda block, start, size, written: _Span(block, start, start + size, written),
+    lambda block, start, size, written: Span(block, start, start + size, written),
     st.integers(0, 1),
     st.integers(0, 60),
     st.integers(1, 9),
@@ -22,13 +23,13 @@ spans = st.builds(
 )
 
 
-def meet(a: _Span, b: _Span) -> bool:
+def meet(a: Span, b: Span) -> bool:
     return (a.written or b.written) and a.block == b.block and a.start < b.end and b.start < a.end
 
 
 @given(st.lists(spans, max_size=40))
-def test_touched_memory_is_that_of_all_spans(given: list[_Span]) -> None:
-    touched = _Touched()
+def test_touched_memory_is_that_of_all_spans(given: list[Span]) -> None:
+    touched = Touched()
     for i, span in enumerate(given):
         assert touched.meets(span) == any(meet(span, other) for other in given[:i])
         touched.add(span)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from itertools import product as cartesian
 from math import prod
@@ -21,6 +21,7 @@ from compiler.codegen.kernels.gemm_tile import (
     pack_columns,
     pack_panels,
     parts,
+    rows_together,
     short_rows,
     tall_tiles,
 )
@@ -42,7 +43,10 @@ from compiler.errors import Problem, UnsupportedError
 SMALL = 32768
 """Multiplications of a product that is small: about a microsecond, which no threads need to share."""
 
-HEADER = 16  # words of a product before its table of offsets
+RIGHT = 1 << 20
+"""Bytes of b, at most, that stay in the cache while a product goes through its rows block by block."""
+
+HEADER = 18  # words of a product before its table of offsets
 ONE = bits_of(1.0, "f64")
 
 
@@ -54,7 +58,8 @@ def make_gemm(dtype: str) -> Kernel:
     for none. b is packed into scratch, a panel and a block of its rows at a time, unless shape says to read it in
     place. Sums are cut into blocks; an element is a chain of multiply-adds for each, added in order. A whole tile goes
     from registers to y where alpha is 1 and c, if there is one, is added as it is; others go through `store`, which
-    gives the same bits. Tiles from the row `cut` on are short ones.
+    gives the same bits. Behind the first `tall` rows of a group, or `end` of the last one, tiles are short. All groups
+    of a panel follow each other; if `across` is not 0, all panels of a group do, and there are so many.
     """
     mr, nr, size, _, _ = parts(dtype)
     micro, whole_micro = make_micro(dtype, a_row_table=True), make_micro_add(dtype, a_row_table=True)
@@ -68,18 +73,19 @@ def make_gemm(dtype: str) -> Kernel:
         s = i64(shape, 0)
         m, n, k, rsa, csa, rsb, csb, rsc, csc = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
         block, height, groups, panels = s[9], s[10], s[11], s[12]
-        packed_b, packed_a, cut = s[13], s[14], s[15]
+        packed_b, packed_a, tall, end, across = s[13], s[14], s[15], s[16], s[17]
         t, at, f = tile(), table(), factors()
         rows = i64(at, 1)
         prepare(f, alpha, beta)
         plain = alpha == ONE and (c == 0 or (beta == ONE and csc == 1))
         held = -1  # the panel that scratch holds whole
         for item in range(lo, hi):
-            panel = item // groups
-            z, j0, first = panel // panels, panel % panels * nr, item % groups * height
+            panel, group = (item // groups, item % groups) if across == 0 else (item % across, item // across)
+            z, j0, first = panel // panels, panel % panels * nr, group * height
             a0, b0 = a + size * s[HEADER + 3 * z], b + size * (s[HEADER + 1 + 3 * z] + j0 * csb)
             c0, y0 = c + size * (s[HEADER + 2 + 3 * z] + j0 * csc), y + size * (z * m * n + j0)
             nj, last = min(nr, n - j0), min(first + height, m)
+            cut = first + (tall if last < m else end)
             k0 = 0
             while k0 < k or k0 == 0:
                 q = min(block, k - k0)
@@ -103,18 +109,33 @@ def make_gemm(dtype: str) -> Kernel:
                             rows[i] = row // mr * mr * k + row % mr
                     out = y0 + size * i0 * n
                     term, ldt = (out, n) if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0, rsc)
-                    tall = mr if i0 < cut else less
-                    if not plain or nj < nr or i0 + tall > last:
+                    step = mr if i0 < cut else less
+                    if not plain or nj < nr or i0 + step > last:
                         micro(left, at, csa, right, ldb, q, t, nr)
-                        store(0, min(tall, last - i0), t, nj, out, n, term, rsc, csc, f)
+                        store(0, min(step, last - i0), t, nj, out, n, term, rsc, csc, f)
                     elif i0 < cut:
                         whole_micro(left, at, csa, right, ldb, q, out, n, term, ldt)
                     else:
                         short_micro(left, at, csa, right, ldb, q, out, n, term, ldt)
-                    i0 += tall
+                    i0 += step
                 k0 += block
 
     return gemm
+
+
+@per_target
+def make_gemm_rows(dtype: str) -> Kernel:
+    """`gemm` on items [lo, hi) that are whole groups of rows; shape has `across`."""
+    gemm = make_gemm(dtype)
+
+    @kernel
+    def gemm_rows(
+        lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, scratch: int
+    ) -> None:
+        across = i64(shape, 0)[HEADER - 1]
+        gemm(lo * across, hi * across, a, b, c, y, alpha, beta, shape, scratch)
+
+    return gemm_rows
 
 
 @per_target
@@ -163,7 +184,8 @@ def make_multiply(dtype: str) -> Kernel:
         s, panels, cuts = i64(at, 0), (n + nr - 1) // nr, max(1, (k + BLOCK - 1) // BLOCK)
         s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8] = m, n, k, rsa, csa, rsb, csb, n, 1
         s[9], s[10], s[11], s[12] = max(1, (k + cuts - 1) // cuts), (m + mr - 1) // mr * mr, 1, panels
-        s[13], s[14], s[15], s[16], s[17], s[18] = pack, 0, tall_tiles(m, mr, less) * mr, 0, 0, 0
+        s[13], s[14], s[15], s[16], s[17] = pack, 0, 0, tall_tiles(m, mr, less) * mr, 0
+        s[18], s[19], s[20] = 0, 0, 0
         to = y + size * lo * n
         if m > 0:
             gemm(0, panels, a + size * lo * rsa, b, to if add != 0 else 0, to, ONE, ONE, at, scratch)
@@ -215,13 +237,8 @@ class Product:
         if self._is_small(c) and not fixed and anew is None:
             return [self._small_call(dtype, a, b, c, y)]
         block, panels = blocks(self.k), -(-self.n // nr)
-        # A group of rows packs its panel again: it has many tiles, unless there would be too little to share out.
-        tiles = -(-self.m // mr)
-        groups = min(-(-tiles // 4), max(-(-tiles // 64), -(-8 // max(1, panels * len(self.offsets)))))
-        height = -(-tiles // max(1, groups)) * mr
-        groups = -(-self.m // height) if height else 0
         # Rows of b, or of a that is read down its columns, which are far apart meet in few sets of the cache.
-        packed_b = self.b[1] != 1 or (tiles > 2 and self.k * self.b[0] * size > 16384)
+        packed_b = self.b[1] != 1 or (self.m > 2 * mr and self.k * self.b[0] * size > 16384)
         packed_a = self.a[0] == 1 and self.a[1] > 1 and self.k * self.a[1] * size > 16384 and len(self.offsets) == 1
         left: tuple[In | Temp, tuple[int, int]] = (a, self.a)
         right: tuple[In | Temp, tuple[int, int]] = (b, self.b)
@@ -229,21 +246,53 @@ class Product:
         if packed_a:
             columns = pack_columns(dtype, a, self.k, self.m, self.a[1])
             before, left = [columns.call], (columns.memory, (0, mr))
-        if fixed:
-            packed = pack_panels(dtype, fixed, self.k, self.n, self.b)
+        rows = 0
+        if anew is None and isinstance(b, In) and len(self.offsets) == 1 and self.k * panels * nr * size <= RIGHT:
+            rows = rows_together(self.m, mr, mr if packed_a else short_rows(dtype))
+        if fixed or (rows and packed_b):
+            assert isinstance(b, In)
+            packed = pack_panels(dtype, b, self.k, self.n, self.b)
             before, right, packed_b = [*before, packed.call], (packed.memory, (nr, self.k)), False
+        height = rows or self._height(mr, panels)
+        groups = -(-self.m // height) if height else 0
+        tall, end = (
+            mr * tall_tiles(n, mr, short_rows(dtype)) if n else 0 for n in (height, self.m - (groups - 1) * height)
+        )
         extents = (self.m, self.n, self.k, *left[1], *right[1], *self.c)
-        above = (groups - 1) * height  # rows of the other groups, which are whole tiles
-        cut = above + mr * tall_tiles(self.m - above, mr, short_rows(dtype)) if self.m else 0
-        words = (*extents, block, height, groups, panels, int(packed_b), int(packed_a), cut)
+        words = (
+            *extents,
+            block,
+            height,
+            groups,
+            panels,
+            int(packed_b),
+            int(packed_a),
+            tall,
+            end,
+            panels if rows else 0,
+        )
         assert len(words) == HEADER
         table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
-        args: tuple[Arg, ...] = (left[0], right[0], c, y, Number(self.alpha), Number(self.beta), table)
+        numbers = (Number(self.alpha), Number(self.beta), table)
         scratch = Scratch(block * nr * size if packed_b else 0)
+        if rows:
+            pieces = [
+                replace(v, piece=rows * own[0] * size) if isinstance(v, In | Out) and own == (columns, 1) else v
+                for v, own, columns in ((left[0], left[1], self.k), (c, self.c, self.n), (y, (self.n, 1), self.n))
+            ]
+            args: tuple[Arg, ...] = (pieces[0], right[0], *pieces[1:], *numbers, scratch)
+            return [*before, Call(make_gemm_rows(dtype), groups, args)]
         items = len(self.offsets) * panels * groups
         if anew is not None:
-            return [*before, Call(make_sum_gemm(dtype), items, (*args, anew, scratch))]
-        return [*before, Call(make_gemm(dtype), items, (*args, scratch))]
+            args = (left[0], right[0], c, y, *numbers, anew, scratch)
+            return [*before, Call(make_sum_gemm(dtype), items, args)]
+        return [*before, Call(make_gemm(dtype), items, (left[0], right[0], c, y, *numbers, scratch))]
+
+    def _height(self, mr: int, panels: int) -> int:
+        """Rows of a group, which packs its panel again: it has many tiles, unless there is too little to share out."""
+        tiles = -(-self.m // mr)
+        groups = min(-(-tiles // 4), max(-(-tiles // 64), -(-8 // max(1, panels * len(self.offsets)))))
+        return -(-tiles // max(1, groups)) * mr
 
     def _is_small(self, c: In | int) -> bool:
         """Whether `make_small_gemm` computes it."""

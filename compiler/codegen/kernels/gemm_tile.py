@@ -8,6 +8,8 @@ edge, and the bits of an element do not depend on the tile it falls in.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,7 @@ from compiler.codegen.native import (
     tile_for,
     transpose_block,
 )
+from compiler.codegen.native.dispatch import share
 
 BLOCK = 384
 """Terms of a sum that one tile adds up before it goes to memory: nr columns of so many rows stay in the L1 cache."""
@@ -85,6 +88,35 @@ def tall_tiles(rows: int, mr: int, less: int) -> int:
         if rest * mr + short * less < fewest:
             tall, fewest = rest, rest * mr + short * less
     return tall
+
+
+TOGETHER = 24, 56
+"""Rows, at least and at most, of a group that goes through all panels: these come from the cache for each, and the
+rows of many columns should stay there."""
+
+SHARES = 8
+"""Such groups that there are at least, so that threads can share them out."""
+
+
+@cache
+def rows_together(m: int, mr: int, less: int) -> int:
+    """Rows of each such group of a matrix of m rows, in tiles of mr and `less`; 0 if it is too low.
+
+    What the thread that computes the most tiles does should be least, for 1, 2 and 4 of them.
+    """
+    best = (inf, 0)
+    low, high = TOGETHER
+    for tiles in range(-(-low // mr), high // mr + 1):
+        for rows in range(tiles * less, tiles * mr + 1, max(1, mr - less)):
+            groups = -(-m // rows)
+            spared = tiles - -(-(m - (groups - 1) * rows) // mr)  # in the last group
+            efforts = []
+            for threads in (1, 2, 4):
+                *others, last = (len(share(groups, t, threads)) * tiles for t in range(threads))
+                efforts.append(threads * max([*others, last - spared]))
+            if groups >= SHARES:
+                best = min(best, (sum(efforts), -rows))
+    return -best[1]
 
 
 def blocks(k: int) -> int:

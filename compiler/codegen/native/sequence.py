@@ -2,14 +2,14 @@
 
 The language is that of an emitted step, a small part of Python: `T = i64(table, 0)`; calls of kernels on words, which
 are parameters, numbers, `T[k]`, `i64(word, 0)[k]`, `u8(word, 0)[k]` and sums of words; `if word != 0:` with `else`;
-`while word != 0:`; `pass` and `return`.
+`while word != 0:`; `for name in share(word, word, word):`; `pass` and `return`.
 """
 
 import ast
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.codegen.native.dispatch import Entry
+from compiler.codegen.native.dispatch import Entry, share
 from compiler.codegen.native.kernel import Kernel
 from compiler.codegen.native.memory import i64, u8
 from compiler.errors import BuildError
@@ -92,6 +92,12 @@ class _Lowering:
                 test=ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=0)]), orelse=[]
             ):
                 self.loop(left, s.body)
+            case ast.For(
+                target=ast.Name(id=name),
+                iter=ast.Call(func=ast.Name(id=callee), args=[n, thread, threads]),
+                orelse=[],
+            ) if self.kernel.function.__globals__.get(callee) is share:
+                self.blocks(name, [self.word(e) for e in (n, thread, threads)], s.body)
             case _:
                 raise self.foreign(s)
 
@@ -124,6 +130,22 @@ class _Lowering:
         self.lines += [f"  br i1 {going}, label %{run}, label %{end}", f"{run}:"]
         self.block(body)
         self.lines += [f"  br label %{test}", f"{end}:"]
+
+    def blocks(self, name: str, words: list[str], body: list[ast.stmt]) -> None:
+        n, thread, threads = words
+        ends = (thread, self.value(f"add i64 {thread}, 1"))
+        first, last = (self.value(f"sdiv i64 {self.value(f'mul i64 {n}, {end}')}, {threads}") for end in ends)
+        self.count += 1
+        before, test, run, end = (f"{kind}{self.count}" for kind in ("before", "for", "run", "end"))
+        at = self.words[name] = f"%{name}{self.count}"
+        self.lines += [f"  br label %{before}", f"{before}:", f"  br label %{test}", f"{test}:"]
+        self.lines.append(f"  {at} = phi i64 [ {first}, %{before} ], [ {at}.next, %{run}.end ]")
+        going = self.value(f"icmp slt i64 {at}, {last}")
+        self.lines += [f"  br i1 {going}, label %{run}, label %{end}", f"{run}:"]
+        self.block(body)
+        self.lines += [f"  br label %{run}.end", f"{run}.end:", f"  {at}.next = add i64 {at}, 1"]
+        self.lines += [f"  br label %{test}", f"{end}:"]
+        del self.words[name]
 
     def label(self, kind: str) -> None:
         self.count += 1

@@ -1,0 +1,86 @@
+"""The memory that calls touch: what has to wait for a barrier, and what may run block by block."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+
+from compiler.codegen.calls import Call
+from compiler.ir.graph import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes [start, end) of a block that a call touches. piece: how many an item of its range does, as of `In`."""
+
+    block: int
+    start: int
+    end: int
+    written: bool
+    piece: int = 0
+
+    def meets(self, other: Span) -> bool:
+        """Whether threads could meet: one side writes what the other reads or writes."""
+        overlap = self.block == other.block and self.start < other.end and other.start < self.end
+        return overlap and (self.written or other.written)
+
+    def ratio(self, other: Span) -> Fraction | None:
+        """How many items of the other span's call touch what one of this span's does, if it can be said."""
+        same = (self.block, self.start, self.end) == (other.block, other.start, other.end)
+        return Fraction(self.piece, other.piece) if same and self.piece and other.piece else None
+
+
+class Touched:
+    """The memory that calls since the last barrier read and wrote, as disjoint ranges in order, for each block."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[tuple[int, bool], tuple[list[int], list[int]]] = {}  # (block, written) -> starts, ends
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def meets(self, span: Span) -> bool:
+        """Whether threads could meet in this span: one side writes what the other reads or writes."""
+        return any(self._overlaps(span, written) for written in ((True, False) if span.written else (True,)))
+
+    def _overlaps(self, span: Span, written: bool) -> bool:
+        starts, ends = self._ranges.get((span.block, written), ((), ()))
+        i = bisect.bisect_right(ends, span.start)  # the first range that ends behind the span's start
+        return i < len(starts) and starts[i] < span.end
+
+    def add(self, span: Span) -> None:
+        """Count a span as touched."""
+        starts, ends = self._ranges.setdefault((span.block, span.written), ([], []))
+        i, j = bisect.bisect_left(ends, span.start), bisect.bisect_right(starts, span.end)
+        start, end = (min(span.start, starts[i]), max(span.end, ends[j - 1])) if i < j else (span.start, span.end)
+        starts[i:j], ends[i:j] = [start], [end]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A call as it was given memory.
+
+    word: where its record is in the table; step: where the word is that says how many items are a block, 0 for none.
+    nodes: what it computes, with others of the same list.
+    """
+
+    call: Call
+    word: int
+    step: int
+    spans: Sequence[Span]
+    nodes: list[Node]
+
+    def meets(self, other: Placed) -> bool:
+        """Whether the order of the two calls matters."""
+        return any(a.meets(b) for a, b in product(self.spans, other.spans))
+
+    def ratio(self, other: Placed) -> Fraction | None:
+        """How many items of the other call belong to one of this; None: its items wait for all of the other, or none.
+
+        They belong together if the calls meet in nothing but what both go through piece by piece, at the same rate.
+        """
+        found = {a.ratio(b) for a, b in product(self.spans, other.spans) if a.meets(b)}
+        return found.pop() if len(found) == 1 else None
