@@ -24,8 +24,8 @@ from compiler.ir.types import AnyArray, Tensor, TensorType
 class In:
     """Address of a value that the call reads, `offset` bytes in. 128 bytes behind it may be read, never written.
 
-    piece: how many bytes of it each item of the call's range needs, if they follow each other: item i needs those from
-    i * piece to (i + 1) * piece, if there are so many, and no others. Else 0.
+    piece: how many bytes of it the items of the call's range need that go together, if they follow each other: the
+    i-th of these groups needs those from i * piece to (i + 1) * piece, if there are so many, and no others. Else 0.
     """
 
     value: str
@@ -37,7 +37,7 @@ class In:
 class Out:
     """Address of a value that the call writes. A value is written whole by the calls of its node, in any order.
 
-    piece: as of `In`, how many bytes each item writes.
+    piece: as of `In`, how many bytes are written by the items that go together.
     """
 
     value: str
@@ -128,6 +128,7 @@ Arg = In | Out | Temp | Scratch | Words | Data | Listing | Number | int | Status
 class Call:
     """One kernel on [0, n) of its outer axis. args: the kernel's parameters after lo and hi.
 
+    together: of how many items the arguments tell what they touch: see `In`.
     check: the call only tests its inputs and reports through the status word; all checks run before state is written.
     For a Status argument the kernel gets two words: the address and the code to store; for Moves address and number.
     """
@@ -136,6 +137,7 @@ class Call:
     n: int
     args: tuple[Arg, ...]
     check: bool = False
+    together: int = 1
 
     def __post_init__(self) -> None:
         given = sum(2 if isinstance(a, Status | Moves) else 1 for a in self.args)

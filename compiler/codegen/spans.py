@@ -14,7 +14,7 @@ from compiler.ir.graph import Node
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes [start, end) of a block that a call touches. piece: how many an item of its range does, as of `In`."""
+    """Bytes [start, end) of a block that a call touches. piece: as of `In`."""
 
     block: int
     start: int
@@ -28,7 +28,7 @@ class Span:
         return overlap and (self.written or other.written)
 
     def ratio(self, other: Span) -> Fraction | None:
-        """How many items of the other span's call touch what one of this span's does, if it can be said."""
+        """How many groups of items of the other's call touch what one of this one's call does, if it can be said."""
         same = (self.block, self.start, self.end) == (other.block, other.start, other.end)
         return Fraction(self.piece, other.piece) if same and self.piece and other.piece else None
 
@@ -73,12 +73,17 @@ class Placed:
     spans: Sequence[Span]
     nodes: list[Node]
 
+    @property
+    def groups(self) -> int:
+        """How many groups of items there are that go together."""
+        return -(-self.call.n // self.call.together)
+
     def meets(self, other: Placed) -> bool:
         """Whether the order of the two calls matters."""
         return any(a.meets(b) for a, b in product(self.spans, other.spans))
 
     def ratio(self, other: Placed) -> Fraction | None:
-        """How many items of the other call belong to one of this; None: its items wait for all of the other, or none.
+        """How many groups of items of the other call belong to one of this; None: they wait for all of the other.
 
         They belong together if the calls meet in nothing but what both go through piece by piece, at the same rate.
         """

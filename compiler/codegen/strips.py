@@ -8,14 +8,14 @@ no barrier in between. Each item is computed as ever, so the bits do not change.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from math import lcm
 
-from compiler.codegen.calls import Temp
 from compiler.codegen.spans import Placed
-from compiler.codegen.units import writes
 
 LEAST = 8
 """Blocks that a strip has at least: what threads share out evenly enough."""
@@ -24,8 +24,8 @@ BYTES = 1 << 16
 """Of the largest value, a block has about so many at least: a call takes a while, and it stays in the cache."""
 
 
-MOST = 16
-"""Calls of a strip: more need more operands than stay in the cache, and each is compared with all before it."""
+AHEAD = 12
+"""Calls behind the first one that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -38,50 +38,72 @@ class Strip:
 
 
 def strips(calls: Sequence[Placed]) -> Iterator[Strip]:
-    """Calls in a row, in an order that gives the same results: packing of operands may come before a strip."""
-    current: list[Placed] = []
-    rates: list[Fraction] = []  # items of each call for one of the first
-    for c in calls:
-        rate = _rate(c, current, rates) if len(current) < MOST else None
+    """All of these calls, in an order that gives the same results."""
+    rest = deque(calls)
+    while rest:
+        first = rest.popleft()
+        found = _Search(first)
+        for c in islice(rest, AHEAD if _can_run_in_blocks(first) else 0):
+            found.look_at(c)
+        strip = _cut(found.calls, found.rates)
+        if strip is None:
+            yield Strip(found.calls[:1])
+            continue
+        yield from (Strip([c]) for c in found.early)
+        yield strip
+        for _ in range(len(found.calls) - 1 + len(found.early) + len(found.late)):
+            rest.popleft()
+        rest.extendleft(reversed(found.late))
+
+
+class _Search:
+    """The calls that can run together with the first one, and those in between.
+
+    rates: groups of items of each call for one of the first. early: calls that can run before them; late: behind them.
+    """
+
+    def __init__(self, first: Placed) -> None:
+        self.calls, self.rates = [first], [Fraction(1)]
+        self.early: list[Placed] = []
+        self.late: list[Placed] = []
+
+    def look_at(self, c: Placed) -> None:
+        """Take the next call in."""
+        waits = any(c.meets(other) for other in self.late)
+        rate = self._rate(c) if _can_run_in_blocks(c) and not waits else None
         if rate is not None:
-            current.append(c)
-            rates.append(rate)
-        elif _packs(c) and not any(c.meets(other) for other in current):
-            yield Strip([c])
+            self.calls.append(c)
+            self.rates.append(rate)
+        elif waits or any(c.meets(other) for other in self.calls):
+            self.late.append(c)
         else:
-            yield from _cut(current, rates)
-            current, rates = [c], [Fraction(1)]
-    yield from _cut(current, rates)
+            self.early.append(c)
+
+    def _rate(self, c: Placed) -> Fraction | None:
+        """Groups of items of a call for one of the first, if it can join."""
+        found: set[Fraction] = set()
+        for other, rate in zip(self.calls, self.rates, strict=True):
+            if c.meets(other):
+                ratio = other.ratio(c)
+                if ratio is None:
+                    return None
+                found.add(ratio * rate)
+        return found.pop() if len(found) == 1 else None
 
 
-def _rate(c: Placed, current: Sequence[Placed], rates: Sequence[Fraction]) -> Fraction | None:
-    """Items of a call for one of the first in a strip, if it can join."""
-    found: set[Fraction] = set()
-    for other, rate in zip(current, rates, strict=True):
-        if c.meets(other):
-            ratio = other.ratio(c)
-            if ratio is None:
-                return None
-            found.add(ratio * rate)
-    return found.pop() if len(found) == 1 else None
+def _can_run_in_blocks(c: Placed) -> bool:
+    return c.step > 0 and c.groups >= LEAST
 
 
-def _packs(c: Placed) -> bool:
-    """Whether a call writes only memory that the calls of its node work in."""
-    return not c.call.check and not writes(c.call) and any(isinstance(a, Temp) for a in c.call.args)
-
-
-def _cut(calls: Sequence[Placed], rates: Sequence[Fraction]) -> Iterator[Strip]:
-    """These calls as a strip if they can be one, else alone."""
-    if len(calls) > 1:
-        whole = lcm(*(r.denominator for r in rates))
-        unit = [int(r * whole) for r in rates]
-        most = max(s.piece * step for c, step in zip(calls, unit, strict=True) for s in c.spans)
-        blocks = -(-calls[0].call.n // unit[0])
-        times = max(1, min(-(-BYTES // most), blocks // LEAST))
-        steps = [times * step for step in unit]
-        counts = {-(-c.call.n // step) for c, step in zip(calls, steps, strict=True)}
-        if len(counts) == 1 and min(counts) >= LEAST:
-            yield Strip(calls, steps, counts.pop())
-            return
-    yield from (Strip([c]) for c in calls)
+def _cut(calls: Sequence[Placed], rates: Sequence[Fraction]) -> Strip | None:
+    """These calls as a strip, if they can be one."""
+    if len(calls) == 1:
+        return None
+    whole = lcm(*(r.denominator for r in rates))
+    unit = [int(r * whole) for r in rates]
+    most = max(s.piece * step for c, step in zip(calls, unit, strict=True) for s in c.spans)
+    blocks = -(-calls[0].groups // unit[0])
+    times = max(1, min(-(-BYTES // most), blocks // LEAST))
+    steps = [times * step * c.call.together for c, step in zip(calls, unit, strict=True)]
+    counts = {-(-c.call.n // step) for c, step in zip(calls, steps, strict=True)}
+    return Strip(calls, steps, counts.pop()) if len(counts) == 1 and min(counts) >= LEAST else None

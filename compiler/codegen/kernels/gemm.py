@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from itertools import product as cartesian
@@ -9,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Temp, Words, lowers
+from compiler.codegen.calls import Call, In, Number, Out, Scratch, Site, Temp, Words, lowers
 from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
 from compiler.codegen.kernels.gemm_small import make_small_gemm, scratch_bytes
 from compiler.codegen.kernels.gemm_tile import (
@@ -121,21 +122,6 @@ def make_gemm(dtype: str) -> Kernel:
                 k0 += block
 
     return gemm
-
-
-@per_target
-def make_gemm_rows(dtype: str) -> Kernel:
-    """`gemm` on items [lo, hi) that are whole groups of rows; shape has `across`."""
-    gemm = make_gemm(dtype)
-
-    @kernel
-    def gemm_rows(
-        lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, scratch: int
-    ) -> None:
-        across = i64(shape, 0)[HEADER - 1]
-        gemm(lo * across, hi * across, a, b, c, y, alpha, beta, shape, scratch)
-
-    return gemm_rows
 
 
 @per_target
@@ -259,34 +245,24 @@ class Product:
             mr * tall_tiles(n, mr, short_rows(dtype)) if n else 0 for n in (height, self.m - (groups - 1) * height)
         )
         extents = (self.m, self.n, self.k, *left[1], *right[1], *self.c)
-        words = (
-            *extents,
-            block,
-            height,
-            groups,
-            panels,
-            int(packed_b),
-            int(packed_a),
-            tall,
-            end,
-            panels if rows else 0,
-        )
+        flags = (int(packed_b), int(packed_a), tall, end, panels if rows else 0)
+        words = (*extents, block, height, groups, panels, *flags)
         assert len(words) == HEADER
         table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
-        numbers = (Number(self.alpha), Number(self.beta), table)
         scratch = Scratch(block * nr * size if packed_b else 0)
-        if rows:
-            pieces = [
-                replace(v, piece=rows * own[0] * size) if isinstance(v, In | Out) and own == (columns, 1) else v
-                for v, own, columns in ((left[0], left[1], self.k), (c, self.c, self.n), (y, (self.n, 1), self.n))
-            ]
-            args: tuple[Arg, ...] = (pieces[0], right[0], *pieces[1:], *numbers, scratch)
-            return [*before, Call(make_gemm_rows(dtype), groups, args)]
         items = len(self.offsets) * panels * groups
-        if anew is not None:
-            args = (left[0], right[0], c, y, *numbers, anew, scratch)
-            return [*before, Call(make_sum_gemm(dtype), items, args)]
-        return [*before, Call(make_gemm(dtype), items, (left[0], right[0], c, y, *numbers, scratch))]
+        kernel, more = (make_gemm(dtype), ()) if anew is None else (make_sum_gemm(dtype), (anew,))
+        # what goes together: all panels of a group, or a matrix
+        together, high = (panels, rows) if rows else (panels * groups, self.m)
+        starts = (*zip(*self.offsets, strict=True), [z * self.m * self.n for z in range(len(self.offsets))])
+        memory = (
+            _in_pieces(left[0], left[1], (high, self.k), starts[0], size),
+            right[0] if rows else _in_pieces(right[0], right[1], (self.k, self.n), starts[1], size),
+            _in_pieces(c, self.c, (high, self.n), starts[2], size),
+            _in_pieces(y, (self.n, 1), (high, self.n), starts[3], size),
+        )
+        args = (*memory, Number(self.alpha), Number(self.beta), table, *more, scratch)
+        return [*before, Call(kernel, items, args, together=together)]
 
     def _height(self, mr: int, panels: int) -> int:
         """Rows of a group, which packs its panel again: it has many tiles, unless there is too little to share out."""
@@ -357,6 +333,15 @@ def matmul(site: Site) -> list[Call]:
         )
         p = Product(m, n, k, (a[-2], a[-1]), (b[-2], b[-1]), offsets=offsets)
     return p.calls(site.type(0).dtype, site.read(0), site.read(1), 0, site.write(), fixed_b=site.is_fixed(1))
+
+
+def _in_pieces(
+    v: In | Out | Temp | int, strides: tuple[int, int], matrix: tuple[int, int], starts: Sequence[int], size: int
+) -> In | Out | Temp | int:
+    """An operand with its piece, if matrices of so many rows and columns, of elements of size bytes, make it up."""
+    rows, columns = matrix
+    follows = strides == (columns, 1) and all(at == z * rows * columns for z, at in enumerate(starts))
+    return replace(v, piece=rows * columns * size) if isinstance(v, In | Out) and follows else v
 
 
 def merged(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:

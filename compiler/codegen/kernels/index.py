@@ -125,7 +125,7 @@ def gather_(site: Site) -> list[Call]:
     if not out.size or n == 0:
         return checks
     indices = site.type(1)
-    args = (site.read(0), site.read(1), site.write(), n, indices.size, inner)
+    args = (site.read(0), site.read(1), site.write(piece=inner * item_size(t)), n, indices.size, inner)
     return [*checks, Call(make_gather(item_size(t), indices.dtype), outer * indices.size, args)]
 
 

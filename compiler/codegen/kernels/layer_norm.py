@@ -215,12 +215,14 @@ def layer_normalization(site: Site) -> list[Call]:
     if site.has(2):
         more, bias, bias_step = _as_rows(site, 2, t.shape, axis)
         calls += more
+    row = n * ITEMSIZE[t.dtype]
     keep: list[Arg] = []
     for i in (1, 2):
         name = site.node.output(i)
-        keep += [Out(name), 1] if name else [0, 0]
+        keep += [Out(name, piece=ITEMSIZE[site.types[name].dtype]), 1] if name else [0, 0]
     stash = next((site.types[v].dtype for v in site.node.outputs[1:] if v), t.dtype)
-    args = (site.read(0), scale, scale_step, bias, bias_step, site.write(), *keep, n, Number(site.attr("epsilon")))
+    x, y = site.read(0, piece=row), site.write(piece=row)
+    args = (x, scale, scale_step, bias, bias_step, y, *keep, n, Number(site.attr("epsilon")))
     return [*calls, Call(make_layer_norm(t.dtype, stash), rows, args)]
 
 
@@ -231,11 +233,15 @@ def layer_norm_grad(site: Site) -> list[Call]:
     axis = normalized(site.attr("axis"), t.rank)
     rows, n = prod(t.shape[:axis]), prod(t.shape[axis:])
     padded = (1,) * (t.rank - w.rank) + w.shape
-    dx, dscale = (Out(v) if v else None for v in (site.node.output(0), site.node.output(1)))
+    size = ITEMSIZE[t.dtype]
+    to = zip((site.node.output(0), site.node.output(1)), (n * size, 0), strict=True)
+    dx, dscale = (Out(v, piece=piece) if v else None for v, piece in to)
     calls: list[Call] = []
     if dx and t.size:
         calls, scale, step = _as_rows(site, 2, t.shape, axis)
-        args = (site.read(0), site.read(1), scale, step, site.read(3), site.read(4), dx, n)
+        dy, x = (site.read(i, piece=n * size) for i in (0, 1))
+        mean, deviation = (site.read(i, piece=size) for i in (3, 4))
+        args = (dy, x, scale, step, mean, deviation, dx, n)
         calls.append(Call(make_input_grad(t.dtype), rows, args))
     if not dscale or not w.size:
         return calls

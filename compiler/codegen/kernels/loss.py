@@ -6,7 +6,7 @@ writes anything; the kernels here stay inside their memory whatever a label is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -153,6 +153,7 @@ def loss_calls(
     calls = []
     if labels.count:
         value = labels.source.value
+        rows = replace(log_prob, piece=shape[1] * size) if inner == 1 and isinstance(log_prob, In) else log_prob
         message = f"label out of range [0, {labels.classes}) among the values of {value!r}"
         check = (labels.source, labels.words, Status(message, value))
         calls = [
@@ -160,7 +161,7 @@ def loss_calls(
             Call(
                 make_pick(name, labels.dtype),
                 labels.count,
-                (log_prob, labels.source, *read, each, labels.words, inner),
+                (rows, labels.source, *read, each, labels.words, inner),
             ),
         ]
     if not isinstance(each, Temp):

@@ -255,7 +255,8 @@ def softmax_cross_entropy_loss_grad(site: Site) -> list[Call]:
     n, classes, inner = out.shape[0], out.shape[1], prod(out.shape[2:])
     labels = labels_of(site, 2, classes)
     calls, args = _shares(site, labels, site.read(3) if site.has(3) else None, out.dtype)
-    args += (site.read(1), site.write(), labels.words)
+    piece = classes * ITEMSIZE[out.dtype] if inner == 1 else 0
+    args += (site.read(1, piece=piece), site.write(piece=piece), labels.words)
     if inner == 1:
         return [*calls, Call(make_score_gradient(out.dtype, labels.dtype), n, args)]
     planes = min(classes, RUNS * max(1, TOGETHER // inner))

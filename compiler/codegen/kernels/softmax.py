@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -188,7 +189,9 @@ def softmax_calls(t: TensorType, axis: int, logarithm: bool, src: In, dst: Out |
     outer, n, inner = around(t.shape, axis)
     if inner == 1:
         make = make_short_rows if n <= SHORT else make_rows
-        return [Call(make(t.dtype, logarithm), outer, (src, dst, n))]
+        row = n * ITEMSIZE[t.dtype]
+        to = replace(dst, piece=row) if isinstance(dst, Out) else dst
+        return [Call(make(t.dtype, logarithm), outer, (replace(src, piece=row), to, n))]
     return [Call(make_columns(t.dtype, logarithm), outer * -(-inner // WIDTH), (src, dst, n, inner))]
 
 
