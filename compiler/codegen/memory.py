@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from compiler.codegen.calls import Temp
 from compiler.codegen.offsets import Pieces
@@ -69,8 +70,37 @@ def state_offsets(types: Mapping[str, TensorType]) -> tuple[dict[str, int], int]
     return offsets, top
 
 
-def place(graph: Graph, s: Schedule, reserved: int, states: Mapping[str, TensorType]) -> Memory:
-    """Give every value memory. reserved: bytes taken at the arena's start; states: all that share the block."""
+def lingering(s: Schedule, m: Memory) -> frozenset[int]:
+    """Positions of units that may run together with the next one, where what they are done with can stay until then.
+
+    That is where both work piece by piece on the same value, and the arena is not full. m: as without it.
+    """
+    order = list(positions(s.units))
+    gone, change = [0] * (len(order) + 2), [0] * (len(order) + 2)
+    for life in m.lives:
+        gone[life.end] += life.nbytes
+        change[life.start] += life.nbytes
+        change[life.end] -= life.nbytes
+    live = list(accumulate(change))
+    return frozenset(
+        at
+        for at, (u, after) in enumerate(pairwise(order))
+        if u.in_pieces and after.in_pieces and not {*map(s.root, u.writes)}.isdisjoint(map(s.root, after.reads))
+        if live[at + 1] + gone[at + 1] <= max(live)
+    )
+
+
+def place(
+    graph: Graph,
+    s: Schedule,
+    reserved: int,
+    states: Mapping[str, TensorType],
+    linger: Collection[int] = (),
+) -> Memory:
+    """Give every value memory. reserved: bytes taken at the arena's start; states: all that share the block.
+
+    linger: positions of units; what these are done with is kept until the next unit is, with which they may run.
+    """
     m = Memory()
     offsets, m.state_bytes = state_offsets(states)
     for v in graph.states:
@@ -81,7 +111,7 @@ def place(graph: Graph, s: Schedule, reserved: int, states: Mapping[str, TensorT
         m.places[v] = shared.setdefault((c.array.ctypes.data, c.type), own)
         if m.places[v] is own:
             m.const_bytes += padded(c.type.nbytes)
-    placement = _Placement(graph, s, m)
+    placement = _Placement(graph, s, m, linger)
     placement.run()
     of_piece, m.arena_bytes = placement.pieces.offsets(reserved)
     settled = [Place(ARENA, offset) for offset in of_piece]
@@ -93,8 +123,8 @@ def place(graph: Graph, s: Schedule, reserved: int, states: Mapping[str, TensorT
 class _Placement:
     """Gives out pieces; until all their lives are known, the offset of a place in the arena is its piece's number."""
 
-    def __init__(self, graph: Graph, s: Schedule, m: Memory) -> None:
-        self.graph, self.s, self.m = graph, s, m
+    def __init__(self, graph: Graph, s: Schedule, m: Memory, linger: Collection[int]) -> None:
+        self.graph, self.s, self.m, self.linger = graph, s, m, linger
         self.pieces = Pieces()
         self.owned: dict[str, tuple[int, int]] = {}
         """Value -> its piece, and the position from which it has it."""
@@ -163,24 +193,29 @@ class _Placement:
     def run(self) -> None:
         leaving: dict[int, list[str]] = {}
         for v, at in self.last.items():
-            leaving.setdefault(at, []).append(v)
+            leaving.setdefault(self._until(at), []).append(v)
         for v in self.graph.inputs:
             self._own(v, 0, self.pieces.take(self._size(v)))
+        temps: dict[int, list[int]] = {}
         for at, u in enumerate(self.order):
-            temps = self._temps(u, at)
+            temps.setdefault(self._until(at), []).extend(self._temps(u, at))
             for v in u.writes:  # (a slice of what a loop stacks, the result of a branch, or a part is a view)
                 root = self.s.root(v)
                 if root not in self.m.places and v in self.s.views:  # the first part that is written
                     self._own(root, at, self.pieces.take(self._size(root)))
                 elif root not in self.m.places:
                     self._place_output(u, at, v)
-            for temp in temps:
+            for temp in temps.get(at, ()):
                 self.pieces.give(temp)
             for v in leaving.get(at, ()):
                 if v in self.owned:
                     self.pieces.give(self._leave(v, at + 1))
         for v in list(self.owned):
             self._leave(v, len(self.order))
+
+    def _until(self, at: int) -> int:
+        """The position of the unit up to which what the one at this position is done with has to stay."""
+        return at + 1 if at in self.linger else at
 
     def _size(self, v: str) -> int:
         return padded(self.s.types[v].nbytes)
@@ -280,5 +315,5 @@ class _Placement:
                 if isinstance(a, Temp) and (key := (id(u), a.key)) not in self.m.temps:
                     taken.append(self.pieces.take(padded(a.nbytes)))
                     self.m.temps[key] = Place(ARENA, taken[-1])
-                    self.m.lives.append(Life("", padded(a.nbytes), at, at + 1))
+                    self.m.lives.append(Life("", padded(a.nbytes), at, self._until(at) + 1))
         return taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, 
 from compiler.codegen.fuse import fused_call
 from compiler.codegen.join import joined_calls
 from compiler.codegen.kernels.strided import copy_bytes, copy_call
-from compiler.codegen.memory import Memory, Place, place
+from compiler.codegen.memory import Memory, Place, lingering, place
 from compiler.codegen.native.threads import BARRIER_BYTES
 from compiler.codegen.parts import place_parts
 from compiler.codegen.schedule import schedule
@@ -58,7 +58,13 @@ def make_plan(graph: Graph, threads: int = 1, states: Mapping[str, TensorType] |
     graph = _separate(graph)
     s = schedule(graph)
     own = {v: t.type for v, t in graph.states.items()}
-    memory = place_parts(graph, s, lambda: place(graph, s, BARRIER + BARRIER_BYTES, own if states is None else states))
+
+    def placed(linger: Collection[int] = ()) -> Memory:
+        return place(graph, s, BARRIER + BARRIER_BYTES, own if states is None else states, linger)
+
+    memory = place_parts(graph, s, placed)
+    if (longer := placed(lingering(s, memory))).arena_bytes <= memory.arena_bytes:
+        memory = longer
     return _Planner(graph, s, memory, threads).plan()
 
 

@@ -76,6 +76,12 @@ class Unit:
         return (self.cycle.before, self.cycle.body) if self.cycle else self.branches or ()
 
     @property
+    def in_pieces(self) -> bool:
+        """Whether it works piece by piece: see `In`."""
+        args = (a for c in self.calls for a in c.args)
+        return self.group is not None or any(isinstance(a, In | Out) and a.piece for a in args)
+
+    @property
     def checks(self) -> bool:
         """Whether it, or a unit in it, may set the status word."""
         return any(u.checks for b in self.inner for u in b) or any(c.check for c in self.calls)
