@@ -227,6 +227,11 @@ class Site:
         """The i-th output as an argument, from `offset` bytes on; piece: as of `In`."""
         return Out(self.node.outputs[i], offset, piece)
 
+    def in_pieces(self, n: int, together: int = 1) -> tuple[In, Out]:
+        """The first input and output as arguments, each of n equal pieces, of which items need some together."""
+        x, y = (t.nbytes // max(1, n) * together for t in (self.type(0), self.out()))
+        return self.read(0, piece=x), self.write(piece=y)
+
     def write_or_drop(self, i: int, t: TensorType) -> Out | Temp:
         """The i-th output, of type t, as an argument; where it is absent, memory that nobody reads."""
         name = self.node.output(i)

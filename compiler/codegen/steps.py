@@ -36,10 +36,11 @@ def step_call(node: Node, types: Mapping[str, TensorType], inplace: bool) -> Cal
         total += size
         results = dict(zip(step.results, [node.outputs[r * n + i] for r in range(len(step.results))], strict=True))
         rows.append(size)
+        piece = ITEMSIZE[dtype] if n == 1 else 0
         for role, v in zip(step.roles, tensors, strict=True):
             taken = inplace and role in results
-            rows.append(Out(results[role]) if taken else In(v))
-        rows += [Out(v) for v in results.values() if not inplace]
+            rows.append(Out(results[role], piece=piece) if taken else In(v, piece=piece))
+        rows += [Out(v, piece=piece) for v in results.values() if not inplace]
     args: list[Arg] = [Listing(tuple(rows)), n, *(In(v) for v in scalars if v)]
     return Call(_kernel(step, dtype, present, inplace), total, tuple(args))
 

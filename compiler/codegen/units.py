@@ -79,7 +79,7 @@ class Unit:
     def in_pieces(self) -> bool:
         """Whether it works piece by piece: see `In`."""
         args = (a for c in self.calls for a in c.args)
-        return self.group is not None or any(isinstance(a, In | Out) and a.piece for a in args)
+        return self.group is not None or self.step is not None or any(isinstance(a, In | Out) and a.piece for a in args)
 
     @property
     def checks(self) -> bool:

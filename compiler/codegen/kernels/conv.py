@@ -153,8 +153,10 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
     assert len(words) == HEADER
     rows = pack_rows(t.dtype, site.read(1), width, groups, cout, weights, cin, [p[PHASE + 1 :: 2] for p in found])
     plan = Words((*words, *(v for p in found for v in (*p[:PHASE], *p[PHASE::2]))))
-    args = (site.read(0), rows.memory, bias, site.write(), plan, Scratch(nbytes))
-    return [rows.call, Call(body, -(-images // span) * groups * img.chunks, args)]
+    x, y = site.in_pieces(images * groups) if span == 1 else site.in_pieces(images, span)
+    together = img.chunks if span == 1 else groups
+    args = (x, rows.memory, bias, y, plan, Scratch(nbytes))
+    return [rows.call, Call(body, -(-images // span) * groups * img.chunks, args, together=together)]
 
 
 @lowers("Conv")

@@ -165,8 +165,9 @@ def conv_planes(site: Site, geometry: Geometry, cout: int, weights: tuple[int, i
     plan = _plan(geometry, img, phases(geometry, img), (images, groups, img.chunks, cout), pitch, sums)
     beyond = tall * img.steps[1] * img.row + 2 * width
     scratch = Scratch(64 + size * (sums + img.channel + beyond))
-    args = (site.read(0), site.read(1), bias, site.write(), *weights, plan, scratch)
-    return [Call(make_conv_planes(t.dtype, vectors), images * groups * img.chunks, args)]
+    x, y = site.in_pieces(images * groups)
+    args = (x, site.read(1), bias, y, *weights, plan, scratch)
+    return [Call(make_conv_planes(t.dtype, vectors), images * groups * img.chunks, args, together=img.chunks)]
 
 
 def conv_planes_weight(site: Site, geometry: Geometry, cout: int) -> list[Call]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.calls import Call, In, Out, Site, lowers
+from compiler.codegen.calls import Call, Site, lowers
 from compiler.codegen.kernels.common import NO_AXIS, above, extremum, kind_of
 from compiler.codegen.kernels.pool_geometry import (
     BEFORE,
@@ -213,15 +213,8 @@ def max_pool(site: Site) -> list[Call]:
         return []
     g = geometry(site, t.shape)
     if not site.node.output(1):
-        return [Call(make_max(t.dtype), g.planes, (*_planes(site), int(g.pairs), g.words))]
+        return [Call(make_max(t.dtype), g.planes, (*site.in_pieces(g.planes), int(g.pairs), g.words))]
     return [Call(make_max_indices(t.dtype), g.planes, (site.read(0), site.write(), site.write(1), g.words))]
-
-
-def _planes(site: Site) -> tuple[In, Out]:
-    """The first input and output as arguments: an item goes from a plane of the one to a plane of the other."""
-    x, y = site.type(0), site.out()
-    planes = x.shape[0] * x.shape[1]
-    return site.read(0, piece=x.nbytes // planes), site.write(piece=y.nbytes // planes)
 
 
 @lowers("AveragePool", "LpPool")
@@ -232,7 +225,7 @@ def sum_pool(site: Site) -> list[Call]:
         return []
     g = geometry(site, t.shape)
     p = site.attr("p") if site.node.op == "LpPool" else 0
-    return [Call(make_sum(t.dtype, p), g.planes, (*_planes(site), int(g.pairs), g.words))]
+    return [Call(make_sum(t.dtype, p), g.planes, (*site.in_pieces(g.planes), int(g.pairs), g.words))]
 
 
 @lowers("GlobalAveragePool", "GlobalMaxPool")

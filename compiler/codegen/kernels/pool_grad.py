@@ -213,7 +213,8 @@ def max_pool_grad(site: Site) -> list[Call]:
     g = geometry(site, t.shape)
     if not t.size:
         return []
-    args = (site.read(0), site.read(1), site.write())
+    dy, dx = site.in_pieces(g.planes)
+    args = (dy, site.read(1, piece=t.nbytes // max(1, g.planes)), dx)
     if g.pairs and g.outputs:
         high, wide = g.axes[1].size, g.axes[2].size
         return [Call(make_max_grad_pairs(t.dtype), g.planes, (*args, high, wide))]
@@ -230,6 +231,6 @@ def average_pool_grad(site: Site) -> list[Call]:
         return []
     if g.pairs and g.outputs:
         high, wide = g.axes[1].size, g.axes[2].size
-        return [Call(make_average_grad_pairs(t.dtype), g.planes, (site.read(0), site.write(), high, wide))]
+        return [Call(make_average_grad_pairs(t.dtype), g.planes, (*site.in_pieces(g.planes), high, wide))]
     scratch = Scratch(ITEMSIZE[t.dtype] * max(1, g.axes[2].out))
-    return [Call(make_average_grad(t.dtype), g.planes, (site.read(0), site.write(), g.words, scratch))]
+    return [Call(make_average_grad(t.dtype), g.planes, (*site.in_pieces(g.planes), g.words, scratch))]
