@@ -13,7 +13,7 @@ from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, 
 from compiler.codegen.fuse import fused_call
 from compiler.codegen.join import joined_calls
 from compiler.codegen.kernels.strided import copy_bytes, copy_call
-from compiler.codegen.memory import Memory, Place, lingering, place
+from compiler.codegen.memory import Memory, Place, lingering, place, positions
 from compiler.codegen.native.threads import BARRIER_BYTES
 from compiler.codegen.parts import place_parts
 from compiler.codegen.schedule import schedule
@@ -105,7 +105,7 @@ class _Planner:
     statements: list[Statement] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)
     messages: dict[str, str] = field(default_factory=dict)
-    """What checks report, and the input whose elements each is about, or ''."""
+    """What checks report, in their order, and the input whose elements each is about, or ''."""
     line: list[Placed] = field(default_factory=list)
     """Calls that are not in the statements yet."""
     nodes: list[Node] = field(default_factory=list)
@@ -126,6 +126,9 @@ class _Planner:
         self.scratch_at = self.memory.arena_bytes
         self.memory.arena_bytes += self.scratch * self.threads
         self.words = [(ARENA, STATUS), (ARENA, BARRIER)]
+        for u in positions(self.s.units):
+            for a in (a for c in u.calls for a in c.args if isinstance(a, Status)):
+                self.messages.setdefault(_message(a, u), self._checked(a, u))
         units = self.s.units
         last_check = max((i for i, u in enumerate(units) if u.checks), default=-1)
         for i, u in enumerate(units):
@@ -320,12 +323,9 @@ class _Planner:
                 return [(CONST, self._extra(tensor, tensor.array))]
             case Number(value):
                 return [(-1, struct.unpack("<q", struct.pack("<d", value))[0])]
-            case Status(what, value):
-                message = f"{what}, in {where(u.nodes[0])}"
-                if u not in self.s.units:  # in a body: what comes from outside, and is the same in all iterations
-                    value = self.s.root(value) if self.s.is_whole(value) else ""
-                self.messages.setdefault(message, self._fed(value))
-                return [(ARENA, STATUS), (-1, (list(self.messages).index(message) + 1) * ELEMENTS)]
+            case Status():  # of checks that fail the first one has the largest number
+                number = len(self.messages) - list(self.messages).index(_message(a, u))
+                return [(ARENA, STATUS), (-1, number * ELEMENTS)]
             case Peek():  # (where nothing is checked nobody looks at the word, and it may be that of an earlier run)
                 return [(ARENA, STATUS) if self.messages else (-1, 0)]
             case Listing(items):
@@ -340,6 +340,13 @@ class _Planner:
                 self.words += [w for word, step in moves for w in ((TABLE, 8 * word), (-1, step))]
                 return [(TABLE, 8 * start), (-1, len(moves))]
         raise AssertionError(a)
+
+    def _checked(self, a: Status, u: Unit) -> str:
+        """The input of the graph whose elements a check is about, or ''."""
+        value = a.value
+        if u not in self.s.units:  # in a body: what comes from outside, and is the same in all iterations
+            value = self.s.root(value) if self.s.is_whole(value) else ""
+        return self._fed(value)
 
     def _fed(self, value: str) -> str:
         """The input of the graph whose elements are those of a value, in the same order; '' if there is none."""
@@ -396,13 +403,18 @@ class _Planner:
             state_bytes=m.state_bytes,
             const_bytes=m.const_bytes,
             status=STATUS,
-            messages=tuple(self.messages),
-            checked=tuple(self.messages.values()),
+            messages=tuple(reversed(self.messages)),
+            checked=tuple(reversed(self.messages.values())),
             threads=self.threads,
             table_blocks=tuple(b for b, _ in self.words),
             table_values=tuple(v for _, v in self.words),
             brief=is_brief(self.statements, self.s.types),
         )
+
+
+def _message(a: Status, u: Unit) -> str:
+    """What a check of a unit reports."""
+    return f"{a.message}, in {where(u.nodes[0])}"
 
 
 def _store(block: AnyArray, offset: int, array: AnyArray) -> None:

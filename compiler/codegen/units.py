@@ -55,7 +55,9 @@ class Unit:
     def over(self, v: str) -> list[str]:
         """The operands in whose memory it may write `v`: each of their elements is read once, just before."""
         if self.group is None:
-            return [*(n.inputs[OVER[n.op]] for n in self.nodes if n.op in OVER), *self._copied(v)]
+            own = [n.inputs[OVER[n.op]] for n in self.nodes if n.op in OVER]
+            read = [r for n in self.nodes for r in n.inputs]
+            return [*(r for r in own if read.count(r) == 1), *self._copied(v)]
         if self.join is None:
             return self.reads
         node, value = self.join.node, self.join.value
