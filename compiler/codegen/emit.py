@@ -13,7 +13,8 @@ import numpy as np
 from compiler.codegen.native import Inline, Kernel, barrier, i64, u8
 from compiler.codegen.native.dispatch import Entry, Part, share
 from compiler.codegen.native.sequence import Sequence
-from compiler.codegen.plan import BARRIER_WORD, STATUS_WORD, Plan
+from compiler.codegen.plan import Plan
+from compiler.codegen.records import BARRIER_WORD, STATUS_WORD
 from compiler.codegen.units import Statement
 from compiler.ir.dump import node_text
 

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from compiler.codegen.brief import is_brief
-from compiler.codegen.calls import Arg, Call, Data, In, Listing, Moves, Number, Out, Peek, Scratch, Status, Temp, Words
+from compiler.codegen.calls import Call, In, Out
 from compiler.codegen.fuse import fused_call
 from compiler.codegen.join import joined_calls
 from compiler.codegen.kernels.strided import copy_bytes, copy_call
-from compiler.codegen.memory import Memory, Place, lingering, place, positions
+from compiler.codegen.memory import Memory, lingering, place
 from compiler.codegen.native.threads import BARRIER_BYTES
 from compiler.codegen.parts import place_parts
+from compiler.codegen.records import BARRIER, STATUS, Records
 from compiler.codegen.schedule import schedule
 from compiler.codegen.spans import Placed, Span, Touched
 from compiler.codegen.steps import step_call
 from compiler.codegen.strips import Strip, strips
 from compiler.codegen.units import VIEWS, Cycle, Schedule, Statement, Unit
-from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import AnyArray, TensorType
-from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, ELEMENTS, TABLE, Layout, Slot, padded
-
-STATUS, BARRIER = 0, ALIGNMENT
-"""Offsets in the arena of the status word and of the barrier's block."""
-
-STATUS_WORD, BARRIER_WORD = 0, 1
-"""Indices in the table of their addresses."""
-
-
-_IN_ORDER = (VIEWS - {"BitCast"}) | {"Cast"}
-"""Ops that leave each element where it is in row-major order."""
+from compiler.runtime.layout import TABLE, Layout, Slot, padded
 
 
 @dataclass
@@ -65,7 +52,7 @@ def make_plan(graph: Graph, threads: int = 1, states: Mapping[str, TensorType] |
     memory = place_parts(graph, s, placed)
     if (longer := placed(lingering(s, memory))).arena_bytes <= memory.arena_bytes:
         memory = longer
-    return _Planner(graph, s, memory, threads).plan()
+    return _Planner(graph, s, memory, Records(graph, s, memory, threads)).plan()
 
 
 def _separate(graph: Graph) -> Graph:
@@ -98,14 +85,13 @@ def _separate(graph: Graph) -> Graph:
 
 @dataclass
 class _Planner:
+    """Writes the statements, and by `records` the table."""
+
     graph: Graph
     s: Schedule
     memory: Memory
-    threads: int
+    records: Records
     statements: list[Statement] = field(default_factory=list)
-    words: list[tuple[int, int]] = field(default_factory=list)
-    messages: dict[str, str] = field(default_factory=dict)
-    """What checks report, in their order, and the input whose elements each is about, or ''."""
     line: list[Placed] = field(default_factory=list)
     """Calls that are not in the statements yet."""
     nodes: list[Node] = field(default_factory=list)
@@ -115,20 +101,8 @@ class _Planner:
     told: list[Node] = field(default_factory=list)
     """What the last statements say they compute."""
     touched: Touched = field(default_factory=Touched)
-    extra: dict[object, tuple[int, AnyArray]] = field(default_factory=dict)
-    scratch: int = 0
-    moves: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """Loop -> the words whose address moves with its iterations, and by how many bytes."""
-    moving: set[int] = field(default_factory=set)
 
     def plan(self) -> Plan:
-        self.scratch = padded(max([0, *self._scratches(self.s.units)]))
-        self.scratch_at = self.memory.arena_bytes
-        self.memory.arena_bytes += self.scratch * self.threads
-        self.words = [(ARENA, STATUS), (ARENA, BARRIER)]
-        for u in positions(self.s.units):
-            for a in (a for c in u.calls for a in c.args if isinstance(a, Status)):
-                self.messages.setdefault(_message(a, u), self._checked(a, u))
         units = self.s.units
         last_check = max((i for i, u in enumerate(units) if u.checks), default=-1)
         for i, u in enumerate(units):
@@ -138,15 +112,7 @@ class _Planner:
                 self.statements.append(Statement("check"))
         self._commit()
         self._barrier()
-        return Plan(self.graph, self.s, self.statements, self._layout(), self._const(), self.memory)
-
-    def _scratches(self, units: Sequence[Unit]) -> list[int]:
-        found = []
-        for u in units:
-            found += [a.nbytes for c in u.calls for a in c.args if isinstance(a, Scratch)]
-            for nested in u.inner:
-                found += self._scratches(nested)
-        return found
+        return Plan(self.graph, self.s, self.statements, self._layout(), self.records.const_block(), self.memory)
 
     # --- statements --------------------------------------------------------------------------------------
     def _unit(self, u: Unit) -> None:
@@ -171,26 +137,23 @@ class _Planner:
     def _test(self, kind: str, value: str) -> None:
         """Begin a block: all threads look at a flag, which must not change before all have seen it."""
         self._barrier()
-        self.words.append(self._address(In(value)))
-        word = len(self.words) - 1
-        self._let_move(word, value)
+        word = self.records.flag(value)
         self.statements.append(Statement(kind, word=word))
         self._see(value, word)
 
     def _see(self, value: str, word: int) -> None:
         """Count a flag as read, and the word with its address."""
-        for span in (*self._spans(In(value), Unit([], [], [])), Span(TABLE, 8 * word, 8 * word + 8, False)):
+        for span in (*self.records.spans(In(value), Unit([], [], [])), Span(TABLE, 8 * word, 8 * word + 8, False)):
             self.touched.add(span)
 
     def _cycle(self, c: Cycle) -> None:
         for u in c.before:
             self._unit(u)
         self._test("while", c.go)
-        word = len(self.words) - 1
+        word = self.statements[-1].word
+        at = self.records.place
         for u in c.body:
-            if not any(
-                u.reads == [v] and u.writes == [to] and self._place(v) == self._place(to) for v, to in c.carried
-            ):
+            if not any(u.reads == [v] and u.writes == [to] and at(v) == at(to) for v, to in c.carried):
                 self._unit(u)  # (else it copies a value to its own place)
         self._barrier()
         self.statements.append(Statement("end"))
@@ -206,25 +169,9 @@ class _Planner:
             self.statements.append(Statement(which))
 
     def _call(self, u: Unit, call: Call) -> None:
-        if call.kernel is copy_bytes and self._arg(call.args[0], u) == self._arg(call.args[1], u):
+        if call.kernel is copy_bytes and len({tuple(self.records.argument(a, u)) for a in call.args[:2]}) == 1:
             return  # an operand of a Concat that is a part of it already
-        spans = [s for a in call.args for s in self._spans(a, u)]
-        record = [(-1, call.n)]
-        moving: list[tuple[int, str]] = []
-        before = len(self.words)
-        for a in call.args:
-            if isinstance(a, In | Out):
-                moving.append((len(record), a.value))
-            record += self._arg(a, u)
-        start, step = len(self.words), 0
-        self.words += record
-        if any(s.piece for s in spans):
-            step = len(self.words)
-            self.words.append((-1, 0))
-        for at, v in moving:
-            self._let_move(start + at, v)
-        spans += [Span(TABLE, 8 * w, 8 * w + 8, False) for w in range(before, len(self.words)) if w in self.moving]
-        self.line.append(Placed(call, start, step, spans, self.nodes))
+        self.line.append(self.records.call(u, call, self.nodes))
         self.untold = []
 
     def _flush(self) -> None:
@@ -247,11 +194,10 @@ class _Planner:
             self._tell(c.nodes)
             self.statements.append(Statement("call", call=c.call, word=c.word))
             return
-        self.words.append((-1, strip.blocks))
-        self.statements.append(Statement("blocks", word=len(self.words) - 1))
+        self.statements.append(Statement("blocks", word=self.records.number(strip.blocks)))
         for c, step in zip(strip.calls, strip.steps, strict=True):
             self._tell(c.nodes)
-            self.words[c.step] = (-1, step)
+            self.records.words[c.step] = (-1, step)
             self.statements.append(Statement("part", call=c.call, word=c.word))
         self.statements.append(Statement("end"))
 
@@ -259,12 +205,6 @@ class _Planner:
         if nodes is not self.told:
             self.statements += [Statement("node", node) for node in nodes]
             self.told = nodes
-
-    def _let_move(self, word: int, value: str) -> None:
-        """Remember a word with the address of a value that is another one in each iteration of a loop."""
-        for window in self.s.windows_of(value):
-            self.moves.setdefault(window.cycle, []).append((word, window.step))
-            self.moving.add(word)
 
     def _barrier(self) -> None:
         self._flush()
@@ -280,116 +220,10 @@ class _Planner:
                 self.nodes = [Node("onnxc.Copy", (v,), (state,))]
                 self._call(unit, copy_call(In(v), Out(state), self.s.types[v].nbytes))
 
-    # --- addresses ---------------------------------------------------------------------------------------
-    def _place(self, value: str) -> Place:
-        """Where a value is, at the first iteration of the loops that move it."""
-        p = self.memory.places[self.s.root(value)]
-        return Place(p.block, p.offset + self.s.start(value))
-
-    def _address(self, a: In | Out) -> tuple[int, int]:
-        p = self._place(a.value)
-        return p.block, p.offset + a.offset
-
-    def _spans(self, a: Arg, u: Unit) -> list[Span]:
-        match a:
-            case In(v, _) | Out(v, _):
-                reached = self.s.reach(v)
-                p, nbytes = self._place(reached), self.s.types[reached].nbytes
-                piece = a.piece if reached == v and not a.offset else 0
-                return [Span(p.block, p.offset, p.offset + max(1, nbytes), isinstance(a, Out), piece)]
-            case Temp(key, nbytes, writes):
-                p = self.memory.temps[id(u), key]
-                return [Span(p.block, p.offset, p.offset + max(1, nbytes), writes)]
-            case Moves(cycle):
-                return [Span(TABLE, 8 * word, 8 * word + 8, True) for word, _ in self.moves.get(cycle, ())]
-            case Listing(items):
-                return [s for i in items if not isinstance(i, int) for s in self._spans(i, u)]
-        return []
-
-    def _arg(self, a: Arg, u: Unit) -> list[tuple[int, int]]:
-        match a:
-            case int():
-                return [(-1, a)]
-            case In() | Out():
-                return [self._address(a)]
-            case Temp(key, _, _):
-                p = self.memory.temps[id(u), key]
-                return [(p.block, p.offset)]
-            case Scratch():
-                return [(ARENA, self.scratch_at), (-1, self.scratch)]
-            case Words(values):
-                return [(CONST, self._extra(values, np.array(values, np.int64)))]
-            case Data(tensor):
-                return [(CONST, self._extra(tensor, tensor.array))]
-            case Number(value):
-                return [(-1, struct.unpack("<q", struct.pack("<d", value))[0])]
-            case Status():  # of checks that fail the first one has the largest number
-                number = len(self.messages) - list(self.messages).index(_message(a, u))
-                return [(ARENA, STATUS), (-1, number * ELEMENTS)]
-            case Peek():  # (where nothing is checked nobody looks at the word, and it may be that of an earlier run)
-                return [(ARENA, STATUS) if self.messages else (-1, 0)]
-            case Listing(items):
-                start = len(self.words)
-                self.words += [(-1, i) if isinstance(i, int) else self._address(i) for i in items]
-                for k, i in enumerate(items):
-                    if not isinstance(i, int):
-                        self._let_move(start + k, i.value)
-                return [(TABLE, 8 * start)]
-            case Moves(cycle):
-                start, moves = len(self.words), self.moves.get(cycle, [])
-                self.words += [w for word, step in moves for w in ((TABLE, 8 * word), (-1, step))]
-                return [(TABLE, 8 * start), (-1, len(moves))]
-        raise AssertionError(a)
-
-    def _checked(self, a: Status, u: Unit) -> str:
-        """The input of the graph whose elements a check is about, or ''."""
-        value = a.value
-        if u not in self.s.units:  # in a body: what comes from outside, and is the same in all iterations
-            value = self.s.root(value) if self.s.is_whole(value) else ""
-        return self._fed(value)
-
-    def _fed(self, value: str) -> str:
-        """The input of the graph whose elements are those of a value, in the same order; '' if there is none."""
-        while value and (node := self.graph.producer(value)) is not None and (given := self._in_order(node)):
-            value = given
-        return value if value in self.graph.inputs else ""
-
-    def _in_order(self, node: Node) -> str:
-        """The operand whose elements are those of the node's result, in the same order, or some of them, or ''.
-
-        Of Where that is the one that has 0 for those it leaves out, which is no number to tell of: 0 is in any range.
-        """
-        if node.op in _IN_ORDER:
-            return node.inputs[0]
-        if node.op != "Where":
-            return ""
-        zero, given = node.inputs[1:] if self._is_zero(node.inputs[1]) else node.inputs[:0:-1]
-        same = self.s.types[given].shape == self.s.types[node.outputs[0]].shape
-        return given if same and self._is_zero(zero) else ""
-
-    def _is_zero(self, value: str) -> bool:
-        constant = self.graph.constant(value)
-        return constant is not None and not constant.any()
-
-    def _extra(self, key: object, array: AnyArray) -> int:
-        if key not in self.extra:
-            self.extra[key] = (self.memory.const_bytes, array)
-            self.memory.const_bytes += padded(array.nbytes)
-        return self.extra[key][0]
-
-    # --- results -----------------------------------------------------------------------------------------
-    def _const(self) -> AnyArray:
-        block = np.zeros(self.memory.const_bytes, np.uint8)
-        for v, t in self.s.consts.items():
-            _store(block, self.memory.places[v].offset, t.array)
-        for offset, array in self.extra.values():
-            _store(block, offset, array)
-        return block
-
     def _slots(self, values: Mapping[str, str]) -> tuple[Slot, ...]:
         slots = []
         for name, v in values.items():
-            p, t = self._place(v), self.s.types[v]
+            p, t = self.records.place(v), self.s.types[v]
             slots.append(Slot(name, t.dtype, t.shape, p.block, p.offset))
         return tuple(slots)
 
@@ -403,20 +237,10 @@ class _Planner:
             state_bytes=m.state_bytes,
             const_bytes=m.const_bytes,
             status=STATUS,
-            messages=tuple(reversed(self.messages)),
-            checked=tuple(reversed(self.messages.values())),
-            threads=self.threads,
-            table_blocks=tuple(b for b, _ in self.words),
-            table_values=tuple(v for _, v in self.words),
+            messages=tuple(reversed(self.records.messages)),
+            checked=tuple(reversed(self.records.messages.values())),
+            threads=self.records.threads,
+            table_blocks=tuple(b for b, _ in self.records.words),
+            table_values=tuple(v for _, v in self.records.words),
             brief=is_brief(self.statements, self.s.types),
         )
-
-
-def _message(a: Status, u: Unit) -> str:
-    """What a check of a unit reports."""
-    return f"{a.message}, in {where(u.nodes[0])}"
-
-
-def _store(block: AnyArray, offset: int, array: AnyArray) -> None:
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    block[offset : offset + data.size] = data
