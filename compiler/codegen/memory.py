@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 from compiler.codegen.calls import Temp
 from compiler.codegen.offsets import Pieces
@@ -70,10 +71,15 @@ def state_offsets(types: Mapping[str, TensorType]) -> tuple[dict[str, int], int]
     return offsets, top
 
 
-def lingering(s: Schedule, m: Memory) -> frozenset[int]:
-    """Positions of units that may run together with the next one, where what they are done with can stay until then.
+FARTHEST = 4
+"""Units, at most, for which what another one is done with stays."""
 
-    That is where both work piece by piece on the same value, and the arena is not full. m: as without it.
+
+def lingering(s: Schedule, m: Memory) -> dict[int, int]:
+    """Position of a unit -> that of a later one with which it may run together, if what it is done with stays so long.
+
+    Each of them works piece by piece on what the one before it computes, and meanwhile the arena is not full. m: as it
+    is without.
     """
     order = list(positions(s.units))
     gone, change = [0] * (len(order) + 2), [0] * (len(order) + 2)
@@ -82,12 +88,18 @@ def lingering(s: Schedule, m: Memory) -> frozenset[int]:
         change[life.start] += life.nbytes
         change[life.end] -= life.nbytes
     live = list(accumulate(change))
-    return frozenset(
-        at
-        for at, (u, after) in enumerate(pairwise(order))
-        if u.in_pieces and after.in_pieces and not {*map(s.root, u.writes)}.isdisjoint(map(s.root, after.reads))
-        if live[at + 1] + gone[at + 1] <= max(live)
-    )
+    most, found = max(live), {}
+    goes_on = [
+        u.in_pieces and after.in_pieces and not {*map(s.root, u.writes)}.isdisjoint(map(s.root, after.reads))
+        for u, after in pairwise(order)
+    ]
+    for at in range(len(goes_on)):
+        end = at
+        while end < min(at + FARTHEST, len(goes_on)) and goes_on[end] and live[end + 1] + gone[at + 1] <= most:
+            end += 1
+            live[end] += gone[at + 1]
+            found[at] = end
+    return found
 
 
 def place(
@@ -95,11 +107,11 @@ def place(
     s: Schedule,
     reserved: int,
     states: Mapping[str, TensorType],
-    linger: Collection[int] = (),
+    linger: Mapping[int, int] = MappingProxyType({}),
 ) -> Memory:
     """Give every value memory. reserved: bytes taken at the arena's start; states: all that share the block.
 
-    linger: positions of units; what these are done with is kept until the next unit is, with which they may run.
+    linger: position of a unit -> that of the one up to which all stays that it is done with: see `lingering`.
     """
     m = Memory()
     offsets, m.state_bytes = state_offsets(states)
@@ -123,7 +135,7 @@ def place(
 class _Placement:
     """Gives out pieces; until all their lives are known, the offset of a place in the arena is its piece's number."""
 
-    def __init__(self, graph: Graph, s: Schedule, m: Memory, linger: Collection[int]) -> None:
+    def __init__(self, graph: Graph, s: Schedule, m: Memory, linger: Mapping[int, int]) -> None:
         self.graph, self.s, self.m, self.linger = graph, s, m, linger
         self.pieces = Pieces()
         self.owned: dict[str, tuple[int, int]] = {}
@@ -215,7 +227,7 @@ class _Placement:
 
     def _until(self, at: int) -> int:
         """The position of the unit up to which what the one at this position is done with has to stay."""
-        return at + 1 if at in self.linger else at
+        return self.linger.get(at, at)
 
     def _size(self, v: str) -> int:
         return padded(self.s.types[v].nbytes)

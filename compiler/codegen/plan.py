@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from compiler.codegen.brief import is_brief
 from compiler.codegen.calls import Call, In, Out
@@ -46,7 +47,7 @@ def make_plan(graph: Graph, threads: int = 1, states: Mapping[str, TensorType] |
     s = schedule(graph)
     own = {v: t.type for v, t in graph.states.items()}
 
-    def placed(linger: Collection[int] = ()) -> Memory:
+    def placed(linger: Mapping[int, int] = MappingProxyType({})) -> Memory:
         return place(graph, s, BARRIER + BARRIER_BYTES, own if states is None else states, linger)
 
     memory = place_parts(graph, s, placed)

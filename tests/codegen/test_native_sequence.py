@@ -9,6 +9,7 @@ import pytest
 from numba import cloudpickle
 
 from compiler.codegen.native import Kernel, i64, kernel, load, native, u8
+from compiler.codegen.native.dispatch import Entry, Part, share
 from compiler.codegen.native.sequence import Sequence
 from compiler.errors import BuildError
 
@@ -51,6 +52,38 @@ def test_sent_to_another_process() -> None:
     again = cloudpickle.loads(cloudpickle.dumps(sequence))
     assert (type(again), again.symbol, again.ir()) == (Sequence, sequence.symbol, sequence.ir())
     assert again.closure()[0].symbol == add.symbol
+
+
+@kernel
+def note(lo: int, hi: int, to: int, scratch: int) -> None:
+    """Adds 1 to the items, and puts the thread's own memory down."""
+    at = i64(to, 0)
+    for i in range(lo, hi):
+        at[i] += 1
+    at[100] = scratch
+
+
+def test_blocks_of_calls() -> None:
+    """A thread takes its share of the blocks; each call goes over as many items as its record says."""
+    text = """
+def blocks(table, thread, threads):
+    T = i64(table, 0)
+    for block in share(T[0], thread, threads):
+        note_part(table + 8, block, thread)
+        note_part(table + 56, block, thread)
+    note(table + 56, thread, threads)
+"""
+    sequence = Sequence.from_source(
+        "blocks", text, {"i64": i64, "share": share, "note": Entry(note), "note_part": Part(note)}
+    )
+    for run, threads in itertools.product((native(sequence), sequence), (1, 2, 3)):
+        first, second = np.zeros(101, np.int64), np.zeros(101, np.int64)
+        table = np.array([5, 10, first.ctypes.data, 4000, 100, 2, 0, 23, second.ctypes.data, 4000, 100, 5], np.int64)
+        for thread in range(threads):
+            run(table.ctypes.data, thread, threads)
+            assert first[100] == second[100] == 4000 + 100 * thread
+        assert first[:100].tolist() == [1] * 10 + [0] * 90
+        assert second[:100].tolist() == [2] * 23 + [0] * 77
 
 
 @pytest.mark.parametrize(

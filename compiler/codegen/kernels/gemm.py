@@ -27,6 +27,7 @@ from compiler.codegen.kernels.gemm_tile import (
     tall_tiles,
 )
 from compiler.codegen.native import (
+    ITEMSIZE,
     TILED,
     Kernel,
     bits_of,
@@ -254,15 +255,27 @@ class Product:
         kernel, more = (make_gemm(dtype), ()) if anew is None else (make_sum_gemm(dtype), (anew,))
         # what goes together: all panels of a group, or a matrix
         together, high = (panels, rows) if rows else (panels * groups, self.m)
-        starts = (*zip(*self.offsets, strict=True), [z * self.m * self.n for z in range(len(self.offsets))])
-        memory = (
-            _in_pieces(left[0], left[1], (high, self.k), starts[0], size),
-            right[0] if rows else _in_pieces(right[0], right[1], (self.k, self.n), starts[1], size),
-            _in_pieces(c, self.c, (high, self.n), starts[2], size),
-            _in_pieces(y, (self.n, 1), (high, self.n), starts[3], size),
-        )
+        memory = self._memory(left, right, c, y, size, high)
         args = (*memory, Number(self.alpha), Number(self.beta), table, *more, scratch)
         return [*before, Call(kernel, items, args, together=together)]
+
+    def _memory(
+        self,
+        left: tuple[In | Temp, tuple[int, int]],
+        right: tuple[In | Temp, tuple[int, int]],
+        c: In | int,
+        y: Out | Temp,
+        size: int,
+        rows: int,
+    ) -> tuple[In | Out | Temp | int, ...]:
+        """The operands, with pieces of what goes together: so many rows, and all that b is if they are not all."""
+        starts = (*zip(*self.offsets, strict=True), [z * self.m * self.n for z in range(len(self.offsets))])
+        return (
+            _in_pieces(*left, (rows, self.k), starts[0], size),
+            _in_pieces(*right, (self.k, self.n), starts[1], size) if rows == self.m else right[0],
+            _in_pieces(c, self.c, (rows, self.n), starts[2], size),
+            _in_pieces(y, (self.n, 1), (rows, self.n), starts[3], size),
+        )
 
     def _height(self, mr: int, panels: int) -> int:
         """Rows of a group, which packs its panel again: it has many tiles, unless there is too little to share out."""
@@ -280,7 +293,8 @@ class Product:
         extents = (self.m, self.n, self.k, *self.a, rsb if csb == 1 else csb, self.c[0], int(csb == 1))
         table = Words((*extents, *(v for offsets in self.offsets for v in offsets)))
         scratch = Scratch(0 if csb == 1 else scratch_bytes(dtype, self.k))
-        return Call(make_small_gemm(dtype), len(self.offsets), (a, b, c, y, table, scratch))
+        memory = self._memory((a, self.a), (b, self.b), c, y, ITEMSIZE[dtype], self.m)
+        return Call(make_small_gemm(dtype), len(self.offsets), (*memory, table, scratch))
 
     def _integer_call(self, dtype: str, a: In, b: In | Temp, c: In | int, y: Out | Temp) -> Call:
         if self.alpha % 1 or (self.beta % 1 and c):

@@ -1,0 +1,267 @@
+"""Calls that run together block by block: which do, in what order, and that nothing comes out different."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.codegen import strips as strips_module
+from compiler.codegen.build import compile_graph
+from compiler.codegen.calls import Call
+from compiler.codegen.kernels.gemm_tile import SHARES, TOGETHER, rows_together
+from compiler.codegen.native import kernel
+from compiler.codegen.spans import Placed, Span
+from compiler.codegen.strips import LEAST, Strip, strips
+from compiler.codegen.support import has_kernel
+from compiler.ir.builder import Builder
+from compiler.ir.graph import Graph
+from compiler.ir.types import TensorType
+from compiler.passes.pipeline import passes, run
+from tests.codegen.graphs import Running
+
+RANDOM = np.random.default_rng(0)
+
+
+@kernel
+def nothing(lo: int, hi: int) -> None:
+    """Is never run."""
+
+
+# --- the order ---------------------------------------------------------------------------------------------
+
+ROOM = 96
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> list[Placed]:
+    """Calls on a little memory, of which each goes through some in pieces and touches some as a whole."""
+    made = []
+    for _ in range(draw(st.integers(1, 9))):
+        groups = draw(st.sampled_from([2, 8, 16]))
+        together = draw(st.sampled_from([1, 3]))
+        spans = []
+        for _ in range(draw(st.integers(1, 3))):
+            start, written = 16 * draw(st.integers(0, 5)), draw(st.booleans())
+            if draw(st.integers(0, 3)):
+                spans.append(Span(0, start, start + 16, written, 16 // groups))
+            else:
+                spans.append(Span(0, start, start + draw(st.sampled_from([8, 16])), written))
+        step = 1 if any(s.piece for s in spans) else 0
+        if any(a.meets(b) and a.ratio(b) != 1 for a, b in combinations(spans, 2)):
+            continue  # its own items would meet
+        made.append(Placed(Call(nothing, groups * together, (), together=together), 0, step, spans, []))
+    return made
+
+
+def act(memory: list[int], c: Placed, items: range) -> None:
+    """What a call does, if it is the most it may do: all that it writes depends on all that it reads."""
+    for item in items:
+        group = item // c.call.together
+        mine = [
+            range(s.start + group * s.piece, s.start + (group + 1) * s.piece) if s.piece else range(s.start, s.end)
+            for s in c.spans
+        ]
+        read = [own for s, own in zip(c.spans, mine, strict=True) if s.piece or not s.written]
+        seen = hash((id(c), item, *(memory[at] for own in read for at in own)))
+        for s, own in zip(c.spans, mine, strict=True):
+            for at in own if s.written else ():  # where items write without telling which bytes, any order will do
+                memory[at] = hash((memory[at], seen, at)) if s.piece else memory[at] + seen
+
+
+def in_order(found: list[Strip]) -> Iterator[tuple[Placed, range]]:
+    for strip in found:
+        if not strip.blocks:
+            (c,) = strip.calls
+            yield c, range(c.call.n)
+        for block in range(strip.blocks):
+            for c, step in zip(strip.calls, strip.steps, strict=True):
+                yield c, range(block * step, min(c.call.n, (block + 1) * step))
+
+
+@settings(max_examples=400, deadline=None)
+@given(placed())
+def test_the_order_of_strips_gives_what_the_order_of_calls_does(calls: list[Placed]) -> None:
+    found = list(strips(calls))
+    assert sorted(id(c) for strip in found for c in strip.calls) == sorted(map(id, calls))
+    expected, memory = list(range(ROOM)), list(range(ROOM))
+    for c in calls:
+        act(expected, c, range(c.call.n))
+    done: dict[int, int] = {}
+    for c, items in in_order(found):
+        act(memory, c, items)
+        done[id(c)] = done.get(id(c), 0) + len(items)
+    assert memory == expected
+    assert all(done[id(c)] == c.call.n for c in calls)
+
+
+@settings(max_examples=400, deadline=None)
+@given(placed())
+def test_blocks_of_a_strip_do_not_meet(calls: list[Placed]) -> None:
+    """Threads take blocks in any order."""
+    for strip in strips(calls):
+        memories = []
+        for order in (range(strip.blocks), reversed(range(strip.blocks))):
+            memory = list(range(ROOM))
+            for block in order:
+                for c, step in zip(strip.calls, strip.steps, strict=True):
+                    act(memory, c, range(block * step, min(c.call.n, (block + 1) * step)))
+            memories.append(memory)
+        assert memories[0] == memories[1]
+
+
+@pytest.mark.parametrize("m", [*range(1, 200, 7), 256, 512, 1000, 4096, 16384])
+@pytest.mark.parametrize("tile", [(14, 12), (6, 4), (14, 14), (8, 6)])
+def test_rows_together(m: int, tile: tuple[int, int]) -> None:
+    rows = rows_together(m, *tile)
+    if rows:
+        assert -(-m // rows) >= SHARES
+        assert TOGETHER[0] * tile[1] <= rows * tile[0]
+        assert rows <= TOGETHER[1]
+        tiles = -(-rows // tile[0])
+        assert rows >= tiles * tile[1], "some tile would be empty"
+    else:
+        assert m <= SHARES * (TOGETHER[0] + tile[0])
+
+
+# --- whole graphs ------------------------------------------------------------------------------------------
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType("f32", shape)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return (RANDOM.standard_normal(shape) * 0.1).astype(np.float32)
+
+
+def outcome(graph: Graph, feeds: Mapping[str, Any], threads: int) -> bytes:
+    """The bits of all outputs and states after two steps."""
+    running = Running(graph, threads)
+    return b"".join(a.tobytes() for _ in range(2) for a in (*running(feeds).values(), *running.state.values()))
+
+
+def parts(graph: Graph) -> list[list[str]]:
+    """The kernels of each strip, by name without numbers."""
+    found: list[list[str]] = []
+    for line in compile_graph(graph, 1).source.split("\n"):
+        if "for block in share(" in line:
+            found.append([])
+        elif name := re.match(r" +(\w+?)(_\d+)?_part\(table", line):
+            found[-1].append(name[1])
+    return found
+
+
+def roomy() -> Builder:
+    """A graph that needs a lot of memory at first, so that later on there is enough for what is done with to stay."""
+    g = Builder()
+    large = g.input("large", f32(4, 1 << 18))
+    g.output("sum", g.op("ReduceSum", g.op("Softmax", g.op("Softmax", large))))
+    return g
+
+
+LARGE = np.zeros((4, 1 << 18), np.float32)
+
+
+def same_bits(graph: Graph, feeds: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The strips of a graph, once it has the same results as without, on any number of threads."""
+    found = [strip for strip in parts(graph) if "softmax" not in strip[0]]
+    feeds = {"large": LARGE, **feeds}
+    bits = {outcome(graph, feeds, threads) for threads in (1, 2, 3)}
+    with monkeypatch.context() as m:
+        m.setattr(strips_module, "LEAST", 1 << 60)
+        assert not parts(graph)
+        bits.add(outcome(graph, feeds, 1))
+    assert len(bits) == 1
+    return found
+
+
+@pytest.mark.parametrize("rows", [224, 301, 1000])
+@pytest.mark.parametrize("columns", [40, 256])
+def test_products_with_what_is_around_them(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bias, activation, mask and residual behind a product; before one the gradient of an activation."""
+    g = roomy()
+    x, mask = g.input("x", f32(rows, 64)), g.input("mask", f32(rows, columns))
+    w, v = g.input("w", f32(64, columns)), g.input("v", f32(columns, 64))
+    bias, dy = g.input("bias", f32(columns)), g.input("dy", f32(rows, 64))
+    hidden = g.op("Mul", g.op("Relu", g.op("Add", g.op("MatMul", x, w), bias)), mask)
+    g.output("y", g.op("Add", g.op("MatMul", hidden, v), x))
+    dh = g.op("Where", g.op("Greater", mask, g.const(np.float32(0))), g.op("Gemm", dy, v, transB=1), mask)
+    g.output("dx", g.op("Gemm", dh, w, transB=1))
+    feeds = {"x": normal(rows, 64), "mask": normal(rows, columns), "w": normal(64, columns), "v": normal(columns, 64),
+             "bias": normal(columns), "dy": normal(rows, 64)}  # fmt: skip
+    found = same_bits(g.build(), feeds, monkeypatch)
+    assert [[name.partition("_")[0] for name in strip] for strip in found] == [
+        ["gemm", "loop"] * 2,
+        ["gemm", "loop", "gemm"],
+    ]
+
+
+def test_a_product_for_a_weight_with_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = roomy()
+    x, dy = g.input("x", f32(100, 300)), g.input("dy", f32(100, 200))
+    w = g.state("w", normal(300, 200))
+    rate = g.const(np.float32(0.1))
+    g.update(w, g.op("Sub", w, g.op("Mul", g.op("Gemm", x, dy, transA=1), rate)))
+    graph = run(g.build(), passes(has_kernel))
+    assert graph.nodes[-1].op == "onnxc.SgdStep"
+    found = same_bits(graph, {"x": normal(100, 300), "dy": normal(100, 200)}, monkeypatch)
+    assert found == [["gemm", "sgd_step"]]
+
+
+def test_rows_of_a_transformer(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = roomy()
+    x = g.input("x", f32(4, 64, 32))
+    q, k, v = (g.op("Transpose", g.op("Reshape", g.op("MatMul", x, g.const(normal(32, 32))), g.ints([4, 64, 4, 8])),
+                    perm=[0, 2, 1, 3]) for _ in range(3))  # fmt: skip
+    scores = g.op("Div", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), g.const(np.float32(3)))
+    mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
+    joined = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.ints([4, 64, 32]))
+    added = g.op("Add", g.op("MatMul", joined, g.const(normal(32, 32))), x)
+    y = g.op("LayerNormalization", added, g.const(normal(32)), g.const(normal(32)), axis=-1)
+    up = g.op("Gelu", g.op("MatMul", y, g.const(normal(32, 128))))
+    g.output("y", g.op("Add", g.op("MatMul", up, g.const(normal(128, 32))), added))
+    found = same_bits(g.build(), {"x": normal(4, 64, 32)}, monkeypatch)
+    assert found == [
+        ["small_gemm", "loop_div", "softmax_rows", "small_gemm"],
+        ["gemm", "loop_add", "layer_norm", "gemm", "loop_gelu", "gemm", "loop_add"],
+    ]
+
+
+@pytest.mark.parametrize("images", [8, 9, 70])
+@pytest.mark.parametrize("group", [1, 2, 6])
+def test_images(images: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution, its activation and the pool behind that."""
+    g = roomy()
+    x = g.input("x", f32(images, 6, 10, 9))
+    y = g.op("Conv", x, g.const(normal(12, 6 // group, 3, 3)), g.const(normal(12)), group=group, pads=[1, 1, 1, 1])
+    pooled = g.op("MaxPool", g.op("Relu", y), kernel_shape=[2, 2], strides=[2, 2])
+    g.output("y", g.op("Sigmoid", g.op("Conv", pooled, g.const(normal(12, 12 // group, 1, 1)), group=group)))
+    found = same_bits(g.build(), {"x": normal(images, 6, 10, 9)}, monkeypatch)
+    assert found[0][1:3] == ["loop_relu", "max_pool"]
+
+
+def test_packing_and_sums_in_between_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a bias is a sum of what a strip computes: it waits; packing of a weight comes first."""
+    g = roomy()
+    x, dy = g.input("x", f32(400, 50)), g.input("dy", f32(400, 300))
+    dh = g.op("Where", g.op("Greater", dy, g.const(np.float32(0))), dy, g.const(np.float32(0)))
+    g.output("db", g.op("ReduceSum", dh, g.ints([0]), keepdims=0))
+    g.output("dx", g.op("MatMul", dh, g.input("w", f32(300, 200))))
+    g.output("dw", g.op("Gemm", x, dh, transA=1))
+    feeds = {"x": normal(400, 50), "dy": normal(400, 300), "w": normal(300, 200)}
+    found = same_bits(g.build(), feeds, monkeypatch)
+    assert ["loop_greater_where", "gemm"] in found
+
+
+@pytest.mark.parametrize("values", [(LEAST - 1), LEAST])
+def test_few_blocks_are_no_strip(values: int) -> None:
+    spans = [Span(0, 0, 16 * values, True, 16)]
+    calls = [Placed(Call(nothing, values, ()), 0, 1, spans, []) for _ in range(2)]
+    assert [bool(s.blocks) for s in strips(calls)] == ([True] if values == LEAST else [False, False])
