@@ -15,7 +15,7 @@ import click
 import compiler
 from compiler.command.options import model_argument, path_type
 from compiler.command.outputs import check_outputs
-from compiler.command.reporting import note, reporting
+from compiler.command.reporting import note, reporting, shell
 from compiler.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def make_training(
     for line in _summary(training):
         click.echo(line)
     for text in notes:
-        note(text)
+        note(shell(text))
     click.echo(f"wrote {out}")
 
 

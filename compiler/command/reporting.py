@@ -34,10 +34,12 @@ _OPTIONS: Mapping[str, str | tuple[str, ...]] = {
 }  # fmt: skip
 """Argument in Python -> option; of several, the one that the command has."""
 
+_TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+
 _ARGUMENT = re.compile(
     # names of the model are in quotes, and stay as they are (an apostrophe opens none); so does code, `name=array`
-    rf"""(?<!\w)'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"|\b(?P<key>{"|".join(_OPTIONS)})="""
-    rf"""(?:(?P<value>\.\.\.|True|None|{{[^}}]*}}|(?='))|(?!\w))"""
+    rf"""(?<!\w){_TEXT}|\b(?P<key>{"|".join(_OPTIONS)})="""
+    rf"""(?:(?P<value>\.\.\.|True|None|{{[^}}]*}}|\[(?:{_TEXT}|[^]'"])*\]|(?='))|(?!\w))"""
     rf"""|^(?P<first>{"|".join(_OPTIONS)})(?=: | must | is of )"""
 )
 
@@ -93,6 +95,9 @@ def shell(text: str) -> str:
         name = whole.partition(" ")[0]
         if found["value"] == "True":  # a flag
             return name
+        if found["value"] and found["value"][0] == "[":  # the option several times
+            items = re.findall(rf"{_TEXT}|\.\.\.", found["value"])
+            return " ".join(item if item == "..." else f"{name} {item}" for item in items)
         return whole if found["value"] else f"{name} " if found["value"] == "" else name
 
     return _ARGUMENT.sub(option, text)

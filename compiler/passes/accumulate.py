@@ -35,15 +35,16 @@ def accumulate(graph: Graph) -> Graph:
     position = {v: i for i, node in enumerate(graph.nodes) for v in node.results}
     sums: dict[int, list[_Sum]] = {}
     early: set[int] = set()
+    moved: set[int] = set()
     for state in graph.updates:
         found = _sum(graph, position, state)
         needed = None if found is None else _scalars(graph, position, found.anew)
-        if found is not None and needed is not None:
+        if found is not None and needed is not None and id(found.add) not in moved:  # it may be that of two states
             sums.setdefault(found.at, []).append(found)
             early |= needed
+            moved |= {id(found.choice), id(found.add)}
     if not sums:
         return graph
-    moved = {id(node) for s in (s for at in sums.values() for s in at) for node in (s.choice, s.add)}
     rewrite = Rewrite(graph)
     for i in sorted(early):
         rewrite.keep(graph.nodes[i])

@@ -176,6 +176,17 @@ def test_a_note_on_tensors_that_were_merged(onnxc: Run, network: Path, tmp_path:
     assert done.err.startswith("note: 'body.b', all 1, is read by 2 nodes ('shift', 'scale') and trains as one tensor")
 
 
+def test_a_note_tells_options_of_the_command(onnxc: Run, network: Path, tmp_path: Path) -> None:
+    model = onnx.load(network)
+    fills = {"val_1": np.ones(4, np.float32), "val_2": np.zeros(4, np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in fills.items())
+    model.graph.node[1].CopyFrom(helper.make_node("LayerNormalization", ["h", *fills], ["t"]))
+    onnx.save(model, network)
+    done = onnxc("make-training", network, "-o", tmp_path / "training.onnx")
+    assert done.err.startswith("note: 'val_1', 'val_2' do not train")
+    assert done.err.endswith("; --train '*' --train 'val_1' ... trains them as well\n")
+
+
 def test_a_note_on_a_name_that_is_taken(onnxc: Run, network: Path, tmp_path: Path) -> None:
     model = onnx.load(network)
     model.graph.node[0].output[0] = model.graph.node[1].input[0] = "label"

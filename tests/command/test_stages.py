@@ -213,6 +213,7 @@ def test_a_large_variable_that_is_not_trained(onnxc: Callable[..., Done], folder
         ("freeze it with batch_norm='frozen'", "freeze it with --batch-norm 'frozen'"),
         ("go on with it by resume=True, or use", "go on with it by --resume, or use"),
         ("train='a*' and freeze='b' leave none", "--train 'a*' and --freeze 'b' leave none"),
+        ("'v' is not: train=['*', 'a]', ...] trains it", "'v' is not: --train '*' --train 'a]' ... trains it"),
         ("node's 'cc=', straight_through=True trains it", "node's 'cc=', --straight-through trains it"),
         ('the value "it\'s static=...", static=...', 'the value "it\'s static=...", --static FILE.npz'),
     ],

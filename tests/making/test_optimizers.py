@@ -346,6 +346,8 @@ def test_steps_are_counted_only_where_something_depends_on_it() -> None:
     [
         ({"optimizer": "adma"}, r"no optimizer 'adma' \(did you mean 'adam'\?\): there are sgd, "),
         ({"optimizer": "sgd", "betas": (0.9, 0.9)}, "optimizer sgd has no option 'betas'.*it has lr, momentum"),
+        ({"acumulate": 2}, r"no option 'acumulate' \(did you mean 'accumulate'\?\): it has lr, .*, clip_norm, average"),
+        ({"groups": [{"match": "*", "acumulate": 2}]}, "no option 'acumulate': it has lr, .*, amsgrad$"),
         ({"optimizer": "adam", "betas": (0.9, 1.0)}, "betas must be numbers from 0 to less than 1, not 1.0"),
         ({"optimizer": "adam", "betas": 0.9}, "betas must be a pair of numbers, not 0.9"),
         ({"optimizer": "adam", "lr": -1}, "lr must be a number from 0 on, not -1"),

@@ -411,7 +411,9 @@ def test_what_fills_a_normalization_does_not_train(scale: NodeProto | Array) -> 
     both = make_training_model(model, loss="mse", train=["*", "val_7", "val_8"], note=notes.append)
     assert trained(both) == {"0.weight", "factor", "val_7", "val_8"}
     assert not [n for n in notes if "val_7" in n]
-    make_training_model(model, loss="mse", freeze="val_*")
+    notes.clear()
+    make_training_model(model, loss="mse", freeze="val_*", note=notes.append)
+    assert not [n for n in notes if "train=" in n]
 
 
 def test_weights_that_begin_as_ones_and_zeros_train() -> None:

@@ -88,3 +88,19 @@ def test_what_hangs_on_tensors_or_chooses_by_element_stays(late: str) -> None:
 
     graph = graph_of(gemm, anew)
     assert accumulate(graph) is graph
+
+
+def test_one_sum_of_two_states() -> None:
+    b = Builder()
+    anew = b.input("anew", TensorType("bool", ()))
+    states = [b.state(name, np.full((ROWS, COLUMNS), i, np.float32)) for i, name in enumerate("ST", 1)]
+    kept = [b.op("Where", anew, b.const(np.zeros((), np.float32)), s) for s in states]
+    both = b.op("Add", *kept, name="both")
+    for s in states:
+        b.update(s, both)
+    graph = b.build()
+    changed = accumulate(graph)
+    verify(changed)
+    for flag in (False, True):
+        validate(graph, changed, {"anew": np.array(flag)})
+    assert sorted(ops(changed)) == ["Add", "Where", "Where"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from onnx import GraphProto, ModelProto, helper
@@ -121,7 +122,7 @@ def make_training_model(
     own = {v for name, c in losses.items() if not c.name for v in own_inputs(c, name, facts.outputs)}
     sources = [*(r.value for r in (*reads.values(), *compared.values())), *own]
     known = candidates(facts)
-    filled = fillers(facts, known)
+    filled = fillers(facts, known) if train is None else []
     parameters = choose(facts, known, sources, train, freeze)
     changed = switched(facts, sources, {p.name for p in parameters}, batch_norm)
     copies = separate_statistics(work, facts, known, changed, {p.name for p in parameters})
@@ -155,7 +156,7 @@ def make_training_model(
         texts = [taken.format(*names) for names in a.renamed]
         reached = facts.upstream(sources)
         texts += [f"{name!r} does not train: {DENSE}" for name in missed if name in reached]
-        unasked = [n for n in filled if n in reached] if train is None else []
+        unasked = [n for n in filled if n in reached and not any(fnmatchcase(n, pattern) for pattern in frozen)]
         if unasked:
             texts.append(filling(unasked))
         texts += notes_on_modes(facts, sources, {p.name for p in parameters}, batch_norm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -139,7 +139,7 @@ def optimizer_spec(
     if name not in DEFAULTS:
         near = did_you_mean(name, DEFAULTS)
         raise InputError(f"no optimizer {shown(optimizer)}{near}: there are {', '.join(DEFAULTS)}")
-    complete = {**DEFAULTS[name], **_checked(name, options)}
+    complete = {**DEFAULTS[name], **_checked(name, options, _UNSAID)}
     if complete["lr"] is _NONE:
         raise InputError(f"optimizer {name} has no default rate: give lr")
     _consistent(name, complete)
@@ -209,16 +209,17 @@ def _described(optimizer: OptimizerSpec | Mapping[str, Any], given: Mapping[str,
     return optimizer_spec(optimizer["name"], **{**given, **options})
 
 
-def _checked(name: str, options: Mapping[str, Any]) -> Options:
-    """Options of an optimizer with values that they can have."""
+def _checked(name: str, options: Mapping[str, Any], others: Iterable[str] = ()) -> Options:
+    """Options of an optimizer with values that they can have. others: what could have been given as well."""
     known = DEFAULTS[name]
+    there = [*known, *others]
     result: dict[str, Option] = {}
     wrong = []
     for option, value in options.items():
         try:
             if option not in known:
-                near = did_you_mean(option, known)
-                raise InputError(f"optimizer {name} has no option {shown(option)}{near}: it has {', '.join(known)}")
+                near = did_you_mean(option, there)
+                raise InputError(f"optimizer {name} has no option {shown(option)}{near}: it has {', '.join(there)}")
             result[option] = _option(name, option, value)
         except InputError as e:
             wrong.append(str(e))

@@ -231,10 +231,10 @@ def _is_token(tensor: Candidate) -> bool:
 
 def filling(names: Sequence[str]) -> str:
     """What to say about `fillers`."""
-    does, of = ("does", "it looks") if len(names) == 1 else ("do", "they look")
+    does, of, more, it = ("does", "it looks", "", "it") if len(names) == 1 else ("do", "they look", ", ...", "them")
     return (
         f"{_some(names)} {does} not train: {of} like what exporters write where a layer has no weights; "
-        f"train=['*', {names[0]!r}] trains {'it' if len(names) == 1 else 'such'} as well"
+        f"train=['*', {names[0]!r}{more}] trains {it} as well"
     )
 
 
