@@ -168,6 +168,27 @@ def test_if_at_run_time(condition: bool) -> None:
     check(outer.build(), {"c": np.array(condition), "x": normal(3, 4)})
 
 
+def test_of_checks_that_fail_the_first_is_told() -> None:
+    g = Builder()
+    i = g.input("i", TensorType("i64", (2,)))
+    for k in range(3):
+        g.output(f"y{k}", g.op("Gather", g.input(f"x{k}", f32(3 + k)), i, axis=0, name=f"y{k}"))
+    run = Running(g.build())
+    feeds = {f"x{k}": normal(3 + k) for k in range(3)}
+    for wrong, first, within in ((9, 0, 3), (4, 0, 3), (3, 0, 3)):
+        with pytest.raises(InputError, match=rf"\[-{within}, {within}\).*'y{first}'"):
+            run({**feeds, "i": np.array([0, wrong])})
+
+
+@pytest.mark.parametrize("factor", ["left", "right", "both"])
+def test_a_product_is_not_added_where_its_factor_is(factor: str) -> None:
+    g = Builder()
+    s, x, anew = g.state("s", 0.1 * normal(40, 40)), g.input("x", f32(40, 40)), g.input("anew", TensorType("bool"))
+    a, b = {"left": (s, x), "right": (x, s), "both": (s, s)}[factor]
+    g.update(s, g.op("onnxc.AddProduct", a, b, s, anew))
+    check(g.build(), {"x": 0.1 * normal(40, 40), "anew": np.array(False)})
+
+
 def test_a_bad_index_leaves_the_state_alone() -> None:
     g = Builder()
     w = g.state("w", normal(3))
