@@ -6,7 +6,8 @@
 
 Import the module that registers the lowering first. What is held of every call, for each number of threads: nothing
 around a value, a Temp or a Scratch is written, inputs stay as they were, and all runs give the same bits. The bytes
-behind every value, and all memory that nobody wrote yet, are NaNs, so what leaks from there shows.
+behind every value, and all memory that nobody wrote yet, are NaNs, so what leaks from there shows. Items that go
+together touch no more of a value than its `piece` tells.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from compiler.codegen.calls import (
     Words,
 )
 from compiler.codegen.native import bits_of, native
-from compiler.codegen.native.dispatch import Entry
+from compiler.codegen.native.dispatch import Entry, Part
 from compiler.codegen.native.guard import guarded
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Attr, Node
@@ -127,6 +128,13 @@ class NodeRun:
             _functions[entry.symbol] = native(entry)
         return _functions[entry.symbol]
 
+    @staticmethod
+    def _part(call: Call) -> Any:
+        part = Part(call.kernel)
+        if part.symbol not in _functions:
+            _functions[part.symbol] = native(part)
+        return _functions[part.symbol]
+
     def _words(self, a: Arg, thread: int, call: Call, position: int) -> list[int]:
         match a:
             case In(value, offset) | Out(value, offset):
@@ -188,6 +196,40 @@ class NodeRun:
                 number, element = refusal(int(self._status[0]))
                 raise Reported(f"{self.messages[number]}: element {element}")
 
+    def run_pieces(self) -> None:
+        """Of each call some items that go together, while all of a value but their piece is NaNs."""
+        self.reset()
+        for call, records, function in zip(self.calls, self._records, self._entries, strict=True):
+            items = [i for a in call.args for i in (a.items if isinstance(a, Listing) else (a,))]
+            found = [a for a in items if isinstance(a, In | Out)]
+            whole = {a.value for a in found if not a.piece}
+            pieces = {a.value: (a.piece, isinstance(a, Out)) for a in found if a.value not in whole and not a.offset}
+            before = {key: m.bytes.copy() for key, m in self.memory.items()} if pieces else {}
+            function(records[0].ctypes.data, 0, 1)
+            after = {v: self.memory["value", v].bytes.copy() for v in pieces}
+            record = np.array([*records[0], call.together], np.int64)
+            last = -(-call.n // call.together) - 1
+            for group in sorted({0, last // 2, last}) if pieces and last >= 0 else ():
+                for key, m in self.memory.items():
+                    m.bytes[:] = before[key]
+                for v, (piece, _) in pieces.items():
+                    m = self.memory["value", v]
+                    outside = np.ones(m.nbytes, bool)
+                    outside[group * piece : (group + 1) * piece] = False
+                    m.bytes[outside] = np.resize(_PATTERN, m.nbytes)[outside]
+                self._part(call)(record.ctypes.data, group, 0)
+                for v, (piece, written) in pieces.items():
+                    m, mine = self.memory["value", v], slice(group * piece, (group + 1) * piece)
+                    outside = np.ones(m.nbytes, bool)
+                    outside[mine] = False
+                    what = f"{call.kernel.name}, items of group {group}"
+                    assert (m.bytes[outside] == np.resize(_PATTERN, m.nbytes)[outside]).all(), f"{what}: {v} beyond"
+                    assert not written or (m.bytes[mine] == after[v][mine]).all(), f"{what}: {v} is another"
+            for key, m in self.memory.items():
+                m.bytes[:] = before.get(key, m.bytes)
+            if pieces:
+                function(records[0].ctypes.data, 0, 1)
+
     def run_checked(self) -> None:
         """As one thread, by kernels that test every access. AssertionError: the first bad one."""
         tables = [t for t in self._keep if isinstance(t, np.ndarray)]
@@ -244,6 +286,7 @@ def run_node(
             assert a is None or a.tobytes() == b.tobytes(), (
                 f"{node.op}: {count} threads give other bits than {threads[0]}"
             )
+    run.run_pieces()
     assert first is not None
     return first
 

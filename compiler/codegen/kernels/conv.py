@@ -156,7 +156,7 @@ def convolution(site: Site, geometry: Geometry, cin: int, cout: int, weights: tu
     x, y = site.in_pieces(images * groups) if span == 1 else site.in_pieces(images, span)
     together = img.chunks if span == 1 else groups
     args = (x, rows.memory, bias, y, plan, Scratch(nbytes))
-    return [rows.call, Call(body, -(-images // span) * groups * img.chunks, args, together=together)]
+    return [rows.call, Call(body, -(-images // span) * groups * img.chunks, args, together=max(1, together))]
 
 
 @lowers("Conv")

@@ -167,7 +167,7 @@ def conv_planes(site: Site, geometry: Geometry, cout: int, weights: tuple[int, i
     scratch = Scratch(64 + size * (sums + img.channel + beyond))
     x, y = site.in_pieces(images * groups)
     args = (x, site.read(1), bias, y, *weights, plan, scratch)
-    return [Call(make_conv_planes(t.dtype, vectors), images * groups * img.chunks, args, together=img.chunks)]
+    return [Call(make_conv_planes(t.dtype, vectors), images * groups * img.chunks, args, together=max(1, img.chunks))]
 
 
 def conv_planes_weight(site: Site, geometry: Geometry, cout: int) -> list[Call]:

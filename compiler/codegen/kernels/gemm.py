@@ -257,7 +257,7 @@ class Product:
         together, high = (panels, rows) if rows else (panels * groups, self.m)
         memory = self._memory(left, right, c, y, size, high)
         args = (*memory, Number(self.alpha), Number(self.beta), table, *more, scratch)
-        return [*before, Call(kernel, items, args, together=together)]
+        return [*before, Call(kernel, items, args, together=max(1, together))]
 
     def _memory(
         self,
@@ -269,7 +269,8 @@ class Product:
         rows: int,
     ) -> tuple[In | Out | Temp | int, ...]:
         """The operands, with pieces of what goes together: so many rows, and all that b is if they are not all."""
-        starts = (*zip(*self.offsets, strict=True), [z * self.m * self.n for z in range(len(self.offsets))])
+        starts = [[o[i] for o in self.offsets] for i in range(3)]
+        starts.append([z * self.m * self.n for z in range(len(self.offsets))])
         return (
             _in_pieces(*left, (rows, self.k), starts[0], size),
             _in_pieces(*right, (self.k, self.n), starts[1], size) if rows == self.m else right[0],
