@@ -111,7 +111,7 @@ def fused_call(
 ) -> Call:
     """The call that computes a group. inplace: output -> the input whose memory it takes over.
 
-    strides: of inputs that are no dense tensors.
+    strides: of values that are no dense tensors.
     """
     taken = {v: out for out, v in inplace.items()}
     pointers: list[Arg] = [Out(taken[v]) if v in taken else In(v) for v in group.inputs]
