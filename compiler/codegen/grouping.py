@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compiler.codegen.fuse import Group, inline_constant, is_fusable
+from compiler.codegen.join import BEFORE, REDUCTIONS
+from compiler.codegen.units import VIEWS
 from compiler.ir.graph import Graph
 
 MAX_NODES, MAX_POINTERS = 48, 16
@@ -65,6 +67,7 @@ class _Loops:
         self.graph, self.keep, self.shapes = graph, keep, shapes
         self.of = {i: _Part([i], level[i], i) for i in sorted(shapes)}
         self.number = {id(graph.nodes[i]): i for i in self.of}
+        self.kernels = [i not in shapes and n.op not in VIEWS for i, n in enumerate(graph.nodes)]
 
     def groups(self) -> list[Group]:
         """One for each loop, in program order."""
@@ -96,12 +99,12 @@ class _Loops:
     def draw_in(self) -> None:
         """A loop takes in another one that reads nothing but what it reads or makes, where that takes no memory.
 
-        That is so where a later one leaves no more results than those of the first that it alone reads; and where an
-        earlier one makes only results of the graph that no node reads.
+        That is so where a later one leaves no more results than those of the first that it alone reads; and where all
+        that it makes has to exist anyway, and it runs next to the other one, or is of no use before.
         """
         for c in self._parts():
             for b in self._near(c) if self.of[c.nodes[0]] is c else ():
-                if b.level >= c.level and self._may(b, c) and (self._spares(b, c) or self._can_wait(b, c)):
+                if b.level >= c.level and self._may(b, c) and (self._spares(b, c) or self._moves(b, c)):
                     self._merge(b, c, b.at)
                     break
 
@@ -118,15 +121,23 @@ class _Loops:
                     yield b
 
     def _spares(self, b: _Part, c: _Part) -> bool:
-        """Whether the results of c, which runs later, take no more than those of b that then need no memory."""
+        """Whether the results of c, which runs later, take no more than those of b that then need no memory.
+
+        Not what a kernel could compute as it reads it: that needs no memory at all.
+        """
         before, after = self._group(b.nodes, self.keep), self._group(sorted(b.nodes + c.nodes), self.keep)
         gone = [v for v in before.outputs if v not in after.outputs]
         new = [v for v in after.outputs if v not in before.outputs]
-        return bool(gone) and self._nbytes(new) <= self._nbytes(gone)
+        joins = any(r.op in BEFORE | REDUCTIONS for v in new for r in self.graph.readers(v))
+        return bool(gone) and not joins and self._nbytes(new) <= self._nbytes(gone)
 
-    def _can_wait(self, b: _Part, c: _Part) -> bool:
-        """Whether c only makes results of the graph, and is of no use before b runs."""
+    def _moves(self, b: _Part, c: _Part) -> bool:
+        """Whether c only makes results of the graph, and these at about the same time if it runs with b, or later."""
         outputs = self._group(c.nodes, self.keep).outputs
+        if not self.keep.issuperset(outputs):
+            return False
+        if any(self._producer(v) is b for v in self._group(c.nodes, self.keep).inputs):
+            return not any(self.kernels[b.at : c.at])
         return c.at < b.at and not any(self.graph.readers(v) for v in outputs)
 
     def _nbytes(self, values: Sequence[str]) -> int:

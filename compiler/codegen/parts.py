@@ -46,6 +46,7 @@ def place_parts(graph: Graph, s: Schedule, place: Callable[[], Memory]) -> Memor
                 seen.add(part.value)
                 group.append(part)
         groups += [sorted(group, key=lambda part: part.wait)] if group else []
+    groups.sort(key=lambda group: group[0].by in s.units)  # those within loops, which run many times, come first
     memory = _with(groups, s, place(), place)
     for p in (p for group in groups for p in group if p.value in s.parts):
         p.by.calls = [c for c in p.by.calls if c is not p.copy]
