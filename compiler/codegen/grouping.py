@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compiler.codegen.fuse import Group, inline_constant, is_fusable
-from compiler.codegen.join import BEFORE, REDUCTIONS
 from compiler.codegen.units import VIEWS
 from compiler.ir.graph import Graph
 
@@ -99,18 +98,18 @@ class _Loops:
     def draw_in(self) -> None:
         """A loop takes in another one that reads nothing but what it reads or makes, where that takes no memory.
 
-        That is so where a later one leaves no more results than those of the first that it alone reads; and where all
-        that it makes has to exist anyway, and it runs next to the other one, or is of no use before.
+        Only one all of whose results are results of the graph, which have to exist anyway. (Others may be repeated
+        there to run late, or be computed by the kernel that reads them.)
         """
         for c in self._parts():
             for b in self._near(c) if self.of[c.nodes[0]] is c else ():
-                if b.level >= c.level and self._may(b, c) and (self._spares(b, c) or self._moves(b, c)):
+                if b.level >= c.level and self._may(b, c) and self._costs_nothing(b, c):
                     self._merge(b, c, b.at)
                     break
 
     def _near(self, c: _Part) -> Iterator[_Part]:
         """The parts of the same shape that make or read all that a part reads."""
-        group = self._group(c.nodes, self.keep)
+        group = self._group(c.nodes, set())
         whole = [v for v in group.inputs if self.graph.type(v).shape == group.shape]
         found = [self._producer(v) for v in whole]
         found += [self.of.get(self.number.get(id(n), -1)) for n in self.graph.readers(whole[0])] if whole else []
@@ -120,25 +119,17 @@ class _Loops:
                 if at_hand.issuperset(group.inputs):
                     yield b
 
-    def _spares(self, b: _Part, c: _Part) -> bool:
-        """Whether the results of c, which runs later, take no more than those of b that then need no memory.
-
-        Not what a kernel could compute as it reads it: that needs no memory at all.
-        """
-        before, after = self._group(b.nodes, self.keep), self._group(sorted(b.nodes + c.nodes), self.keep)
-        gone = [v for v in before.outputs if v not in after.outputs]
-        new = [v for v in after.outputs if v not in before.outputs]
-        joins = any(r.op in BEFORE | REDUCTIONS for v in new for r in self.graph.readers(v))
-        return bool(gone) and not joins and self._nbytes(new) <= self._nbytes(gone)
-
-    def _moves(self, b: _Part, c: _Part) -> bool:
-        """Whether c only makes results of the graph, and these at about the same time if it runs with b, or later."""
-        outputs = self._group(c.nodes, self.keep).outputs
-        if not self.keep.issuperset(outputs):
+    def _costs_nothing(self, b: _Part, c: _Part) -> bool:
+        """Whether memory is enough if c runs with b: at about the same time, or later, or sparing as much of b's."""
+        group = self._group(c.nodes, self.keep)
+        if not self.keep.issuperset(group.outputs):
             return False
-        if any(self._producer(v) is b for v in self._group(c.nodes, self.keep).inputs):
-            return not any(self.kernels[b.at : c.at])
-        return c.at < b.at and not any(self.graph.readers(v) for v in outputs)
+        if not any(self._producer(v) is b for v in group.inputs):
+            return c.at < b.at and not any(self.graph.readers(v) for v in group.outputs)
+        if not any(self.kernels[b.at : c.at]):
+            return True
+        before, after = self._group(b.nodes, self.keep), self._group(sorted(b.nodes + c.nodes), self.keep)
+        return self._nbytes(group.outputs) <= self._nbytes([v for v in before.outputs if v not in after.outputs])
 
     def _nbytes(self, values: Sequence[str]) -> int:
         return sum(self.graph.type(v).nbytes for v in values)
