@@ -157,12 +157,8 @@ def test_bodies_of_loops(outer: str) -> None:
     compare(graph)
 
 
-@st.composite
-def graphs(draw: st.DrawFn) -> Graph:
-    """Values of three axes, made by loops, kernels, views and Concat along each axis; some are results."""
-    g = Builder()
-    sizes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 4, 8, 9]))
-    values = [g.input(f"x{i}", f32(*draw(sizes))) for i in range(3)]
+def grow(draw: st.DrawFn, g: Builder, values: list[str]) -> None:
+    """Add values of three axes, made by loops, kernels, views and Concat along each axis."""
 
     def pick() -> str:
         return values[-1 - draw(st.integers(0, min(6, len(values) - 1)))]
@@ -198,8 +194,37 @@ def graphs(draw: st.DrawFn) -> Graph:
                 values.append(g.op("Slice", v, g.ints((start,)), g.ints((shape[axis],)), g.ints((axis,))))
             case "softmax":
                 values.append(softmax(g, v))
-    for i, v in enumerate(dict.fromkeys([values[-1], pick(), pick()])):
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Some of the values are results."""
+    g = Builder()
+    sizes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 4, 8, 9]))
+    values = [g.input(f"x{i}", f32(*draw(sizes))) for i in range(3)]
+    grow(draw, g, values)
+    for i, v in enumerate(dict.fromkeys([values[-1], *(draw(st.sampled_from(values)) for _ in range(2))])):
         g.output(f"y{i}", v)
+    return g.build()
+
+
+@st.composite
+def scans(draw: st.DrawFn) -> Graph:
+    """The values are those of an iteration: one of the type of the state is the next one, others are stacked."""
+    body, t = Builder(), f32(draw(st.integers(1, 2)), 2, 8)
+    values = [body.input("h", t), body.input("x", t), body.capture("w", t)]
+    start = [body.op("Add", values[0], values[1]), body.op("Tanh", values[2])]
+    values += [*start, body.op("Concat", *start, axis=draw(st.integers(0, 2)))]
+    grow(draw, body, values)
+    body.output("h_out", body.op("Tanh", draw(st.sampled_from([v for v in values[3:] if body.type(v) == t]))))
+    rows = dict.fromkeys([values[-1], draw(st.sampled_from(values[3:]))])
+    for i, v in enumerate(rows):
+        body.output(f"row{i}", v)
+    g = Builder()
+    first, xs, weights = g.input("start", t), g.input("xs", f32(3, *t.shape)), g.input("weights", t)
+    attrs = {"body": body.build(), "num_scan_inputs": 1}
+    for v in g.add("Scan", [first, xs], attrs, ["last", *(f"rows{i}" for i in range(len(rows)))], [weights]):
+        g.output(v, v)
     return g.build()
 
 
@@ -212,3 +237,10 @@ def test_random_graphs(graph: Graph, share: float) -> None:
         smaller = fitted(graph, int(share * footprint(graph).total))
         if smaller is not graph:
             compare(smaller)
+
+
+@settings(max_examples=20)
+@given(scans())
+def test_random_bodies(graph: Graph) -> None:
+    saved(graph)
+    compare(graph)
