@@ -1,4 +1,4 @@
-"""Fusing elementwise nodes: which ones share a loop, and the source of that loop's kernel."""
+"""Loops over elementwise nodes: the source of the kernel that computes a group of them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,6 @@ from compiler.codegen.native.trig import cos, sin, tan
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import Tensor, TensorType
 
-MAX_NODES, MAX_POINTERS = 48, 16
-"""Limits of one kernel: long ones compile slowly and spill registers."""
-
 BUFFERS = 24
 """Numbers that tell a kernel's buffers apart; only one node alone may have more operands."""
 
@@ -54,81 +51,13 @@ class Group:
     outputs: list[str] = field(default_factory=list)
     """Values that someone outside reads."""
 
-
-def group_elementwise(graph: Graph, keep: set[str]) -> list[Group]:
-    """Partition the elementwise nodes of a graph into loops. keep: values that must exist in memory.
-
-    A node may join the loop of its readers if nothing in between has to run as a kernel of its own. `late[v]` is how
-    many kernel boundaries lie between v and the end of the graph, at least: nodes of equal number, shape and
-    connection form one loop. Every path that leaves a loop crosses a boundary, so that no loop waits for itself; and
-    each node runs as late as it can, next to what needs it (the mask of a Relu with its gradient, not with the Relu).
-    """
-    late: dict[str, int] = {}
-    level: dict[int, int] = {}
-    shapes: dict[int, tuple[int, ...]] = {}
-    for i in reversed(range(len(graph.nodes))):
-        node = graph.nodes[i]
-        elementwise = is_fusable(graph, node)
-        mine = max((late.get(v, 0) for v in node.results), default=0)
-        level[i] = mine
-        if elementwise:
-            shapes[i] = graph.type(node.outputs[0]).shape
-        for v in node.reads:
-            producer = graph.producer(v)
-            same = (
-                elementwise
-                and producer is not None
-                and graph.type(v).shape == shapes[i]
-                and is_fusable(graph, producer)
-            )
-            late[v] = max(late.get(v, 0), mine if same else mine + 1)
-    return _connect(graph, level, shapes, keep)
+    at: int = 0
+    """The number of the node in whose place in the program it runs."""
 
 
 def is_fusable(graph: Graph, node: Node) -> bool:
     """Whether a node is elementwise, and so becomes part of a loop."""
     return is_elementwise(node, [graph.type(v).dtype if v else "" for v in node.inputs])
-
-
-def _connect(graph: Graph, level: dict[int, int], shapes: dict[int, tuple[int, ...]], keep: set[str]) -> list[Group]:
-    """Nodes of one level and shape that an edge joins share a group, up to the limits of a kernel.
-
-    A group that had to refuse a reader takes no further nodes: a later one could close a circle through that reader.
-    """
-    members: dict[int, list[int]] = {i: [i] for i in shapes}
-    by_output = {graph.nodes[i].outputs[0]: i for i in shapes}
-    closed: set[int] = set()
-    for i in sorted(shapes):
-        for v in dict.fromkeys(graph.nodes[i].reads):
-            j = by_output.get(v)
-            if j is None or members[j] is members[i] or shapes[j] != shapes[i] or level[j] != level[i]:
-                continue
-            merged = sorted(members[j] + members[i])
-            full = len(merged) > MAX_NODES or _pointers(graph, [graph.nodes[k] for k in merged]) > MAX_POINTERS
-            if full or id(members[j]) in closed or id(members[i]) in closed:
-                closed.add(id(members[j]))
-                continue
-            members.update((k, merged) for k in merged)
-    distinct = {id(m): m for m in members.values()}
-    return [_finish(graph, [graph.nodes[i] for i in m], keep) for m in sorted(distinct.values())]
-
-
-def _pointers(graph: Graph, nodes: Sequence[Node]) -> int:
-    g = _finish(graph, nodes, set())
-    return len(g.inputs) + len(g.outputs)
-
-
-def _finish(graph: Graph, nodes: Sequence[Node], keep: set[str]) -> Group:
-    group = Group(list(nodes), graph.type(nodes[0].outputs[0]).shape)
-    inside, computed = {id(n) for n in nodes}, {n.outputs[0] for n in nodes}
-    for node in nodes:
-        for v in node.reads:
-            if v not in computed and v not in group.inputs and inline_constant(graph.consts, v) is None:
-                group.inputs.append(v)
-        out = node.outputs[0]
-        if out in keep or any(id(r) not in inside for r in graph.readers(out)):
-            group.outputs.append(out)
-    return group
 
 
 def inline_constant(consts: Mapping[str, Tensor], value: str) -> Any:
@@ -182,7 +111,7 @@ def fused_call(
 ) -> Call:
     """The call that computes a group. inplace: output -> the input whose memory it takes over.
 
-    strides: of inputs that are no dense tensors.
+    strides: of values that are no dense tensors.
     """
     taken = {v: out for out, v in inplace.items()}
     separate = [v for v in group.outputs if v not in inplace]

@@ -128,7 +128,7 @@ class _Planner:
         if u.join is not None:
             calls = joined_calls(u, self.s, self.memory.inplace.get(id(u), {}))
         elif u.group is not None:
-            strides = {v: self.s.strided[v].strides for v in u.group.inputs if v in self.s.strided}
+            strides = {v: self.s.strided[v].strides for v in (*u.reads, *u.writes) if v in self.s.strided}
             calls = [fused_call(u.group, self.s.types, self.s.consts, self.memory.inplace.get(id(u), {}), strides)]
         if u.step is not None:
             calls = [step_call(u.step, self.s.types, bool(self.memory.inplace[id(u)]))]

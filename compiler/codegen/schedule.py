@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from compiler.codegen.calls import LOWERINGS, In, Out, Site
-from compiler.codegen.fuse import group_elementwise
+from compiler.codegen.grouping import group_elementwise
 from compiler.codegen.join import join
 from compiler.codegen.kernels.loop import counting_calls, slice_call
 from compiler.codegen.kernels.strided import copy_call
@@ -32,7 +32,6 @@ def schedule(graph: Graph) -> Schedule:
 
 def _units(graph: Graph, s: Schedule, keep: set[str], fixed: Collection[str] = ()) -> list[Unit]:
     """Units of a graph. keep: values that must exist in memory; fixed: those that do not change in the loop around."""
-    index = {id(n): i for i, n in enumerate(graph.nodes)}
     units: list[tuple[int, Unit]] = []
     problems: list[Problem] = []
     grouped: set[int] = set()
@@ -43,7 +42,7 @@ def _units(graph: Graph, s: Schedule, keep: set[str], fixed: Collection[str] = (
         grouped.update(id(n) for n in group.nodes)
         unit = Unit(group.nodes, list(group.inputs), list(group.outputs), group)
         if group.outputs:
-            units.append((max(index[id(n)] for n in group.nodes), unit))
+            units.append((group.at, unit))
     for i, node in enumerate(graph.nodes):
         if id(node) in grouped or all(v in strided for v in node.results):
             continue

@@ -152,8 +152,11 @@ def _follows(graph: Graph, node: Node, v: str, views: dict[str, Strided], good: 
         return True
     if node.op in FOLLOWING:
         return all(i in FOLLOWING[node.op] for i, r in enumerate(node.inputs) if r == v) and len(shape) > 1
-    if not is_fusable(graph, node):
-        return False
+    return is_fusable(graph, node) and has_runs(shape, strides)
+
+
+def has_runs(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether so many elements follow each other that a fused loop reads or writes them where they are."""
     run = 1
     for n, s in zip(reversed(shape), reversed(strides), strict=True):
         if n > 1 and s != run:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.fuse import MAX_NODES, Loop, broadcast_strides, collapse, group_elementwise
+from compiler.codegen.fuse import Loop, broadcast_strides, collapse
+from compiler.codegen.grouping import MAX_NODES, group_elementwise
 from compiler.codegen.kernels.strided import copy_bytes
 from compiler.codegen.plan import make_plan
 from compiler.errors import InputError, UnsupportedError
