@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from itertools import product as cartesian
 from math import prod
@@ -10,12 +9,16 @@ from math import prod
 import numpy as np
 
 from compiler.codegen.calls import Arg, Call, In, Number, Out, Scratch, Site, Temp, Words, lowers
+from compiler.codegen.kernels.gemm_dots import dot_call, is_dots
 from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
+from compiler.codegen.kernels.gemm_shape import Operands, Shape
 from compiler.codegen.kernels.gemm_small import make_small_gemm, scratch_bytes
+from compiler.codegen.kernels.gemm_strips import is_strips, is_turned_strips, strip_call
 from compiler.codegen.kernels.gemm_tile import (
     BLOCK,
     blocks,
     factors_of,
+    fitting,
     make_pack,
     make_store,
     pack_columns,
@@ -25,8 +28,10 @@ from compiler.codegen.kernels.gemm_tile import (
     tall_tiles,
 )
 from compiler.codegen.native import (
+    ITEMSIZE,
     TILED,
     Kernel,
+    Tile,
     bits_of,
     boolean,
     i64,
@@ -47,7 +52,7 @@ ONE = bits_of(1.0, "f64")
 
 
 @per_target
-def make_gemm(dtype: str) -> Kernel:
+def make_gemm(dtype: str, tile: Tile | None = None) -> Kernel:
     """Items [lo, hi) of y = alpha * a @ b + beta * c: an item is a panel of nr columns of a group of rows of a matrix.
 
     shape: words as `Product.calls` makes them. a and b are read with any strides. alpha, beta: bits of float64. c: 0
@@ -56,12 +61,13 @@ def make_gemm(dtype: str) -> Kernel:
     from registers to y where alpha is 1 and c, if there is one, is added as it is; others go through `store`, which
     gives the same bits. Tiles from the row `cut` on are short ones.
     """
-    mr, nr, size, _, _ = parts(dtype)
-    micro, whole_micro = make_micro(dtype, a_row_table=True), make_micro_add(dtype, a_row_table=True)
-    less = short_rows(dtype)
-    short_micro = make_micro_add(dtype, tile_for(dtype)._replace(mr=less), a_row_table=True)
-    pack, store = make_pack(dtype), make_store(dtype)
-    tile, table, (factors, prepare) = make_tile(mr * nr, dtype), make_tile(mr, "i64"), factors_of(dtype)
+    tile = tile or tile_for(dtype)
+    mr, nr, size, _, _ = parts(dtype, tile)
+    micro, whole_micro = make_micro(dtype, tile, a_row_table=True), make_micro_add(dtype, tile, a_row_table=True)
+    less = short_rows(dtype, tile)
+    short_micro = make_micro_add(dtype, tile._replace(mr=less), a_row_table=True)
+    pack, store = make_pack(dtype, tile), make_store(dtype, tile)
+    result, table, (factors, prepare) = make_tile(mr * nr, dtype), make_tile(mr, "i64"), factors_of(dtype, tile)
 
     @kernel
     def gemm(lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, scratch: int) -> None:
@@ -69,7 +75,7 @@ def make_gemm(dtype: str) -> Kernel:
         m, n, k, rsa, csa, rsb, csb, rsc, csc = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
         block, height, groups, panels = s[9], s[10], s[11], s[12]
         packed_b, packed_a, cut = s[13], s[14], s[15]
-        t, at, f = tile(), table(), factors()
+        t, at, f = result(), table(), factors()
         rows = i64(at, 1)
         prepare(f, alpha, beta)
         plain = alpha == ONE and (c == 0 or (beta == ONE and csc == 1))
@@ -118,9 +124,9 @@ def make_gemm(dtype: str) -> Kernel:
 
 
 @per_target
-def make_sum_gemm(dtype: str) -> Kernel:
+def make_sum_gemm(dtype: str, tile: Tile | None = None) -> Kernel:
     """`gemm`, but without c if the boolean at `anew` is set. y may be c."""
-    gemm = make_gemm(dtype)
+    gemm = make_gemm(dtype, tile)
 
     @kernel
     def sum_gemm(
@@ -171,22 +177,8 @@ def make_multiply(dtype: str) -> Kernel:
     return multiply
 
 
-@dataclass(frozen=True)
-class Product:
-    """One batched product y[z] = alpha * a[z] @ b[z] + beta * c[z], [m, k] @ [k, n]; y is contiguous.
-
-    a, b, c: (row stride, column stride) in elements, c's column stride 0 or 1. offsets: of a, b and c for each z.
-    """
-
-    m: int
-    n: int
-    k: int
-    a: tuple[int, int]
-    b: tuple[int, int]
-    c: tuple[int, int] = (0, 0)
-    offsets: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
-    alpha: float = 1.0
-    beta: float = 1.0
+class Product(Shape):
+    """A product and the calls that compute it."""
 
     def calls(
         self,
@@ -208,12 +200,14 @@ class Product:
             return [self._integer_call(dtype, a, b, c, y)]
         if dtype not in TILED:
             raise UnsupportedError(Problem(f"there are no matrix products of {dtype}", remedy="cast to f32"))
-        mr, nr, size, _, _ = parts(dtype)
-        fixed = (
-            b if fixed_b and isinstance(b, In) and self.k * self.n * size > 4096 and len(self.offsets) == 1 else None
-        )
+        fixed = b if fixed_b and isinstance(b, In) and self._is_worth_packing(dtype) else None
         if self._is_small(c) and not fixed and anew is None:
             return [self._small_call(dtype, a, b, c, y)]
+        few = self._few(dtype, Operands(a, b, c, y, anew or 0), packs=fixed is not None)
+        if few is not None:
+            return [few]
+        tile, _ = fitting(dtype, self.n)
+        mr, nr, size, _, _ = parts(dtype, tile)
         block, panels = blocks(self.k), -(-self.n // nr)
         # A group of rows packs its panel again: it has many tiles, unless there would be too little to share out.
         tiles = -(-self.m // mr)
@@ -227,23 +221,40 @@ class Product:
         right: tuple[In | Temp, tuple[int, int]] = (b, self.b)
         before: list[Call] = []
         if packed_a:
-            columns = pack_columns(dtype, a, self.k, self.m, self.a[1])
+            columns = pack_columns(dtype, a, self.k, self.m, self.a[1], tile)
             before, left = [columns.call], (columns.memory, (0, mr))
         if fixed:
-            packed = pack_panels(dtype, fixed, self.k, self.n, self.b)
+            packed = pack_panels(dtype, fixed, self.k, self.n, self.b, tile)
             before, right, packed_b = [*before, packed.call], (packed.memory, (nr, self.k)), False
         extents = (self.m, self.n, self.k, *left[1], *right[1], *self.c)
         above = (groups - 1) * height  # rows of the other groups, which are whole tiles
-        cut = above + mr * tall_tiles(self.m - above, mr, short_rows(dtype)) if self.m else 0
+        cut = above + mr * tall_tiles(self.m - above, mr, short_rows(dtype, tile)) if self.m else 0
         words = (*extents, block, height, groups, panels, int(packed_b), int(packed_a), cut)
         assert len(words) == HEADER
-        table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
+        table = self.table(*words)
         args: tuple[Arg, ...] = (left[0], right[0], c, y, Number(self.alpha), Number(self.beta), table)
         scratch = Scratch(block * nr * size if packed_b else 0)
         items = len(self.offsets) * panels * groups
         if anew is not None:
-            return [*before, Call(make_sum_gemm(dtype), items, (*args, anew, scratch))]
-        return [*before, Call(make_gemm(dtype), items, (*args, scratch))]
+            return [*before, Call(make_sum_gemm(dtype, tile), items, (*args, anew, scratch))]
+        return [*before, Call(make_gemm(dtype, tile), items, (*args, scratch))]
+
+    def _is_worth_packing(self, dtype: str) -> bool:
+        """Whether a fixed b is packed by a call of its own."""
+        return self.k * self.n * ITEMSIZE[dtype] > 4096 and len(self.offsets) == 1
+
+    def _few(self, dtype: str, operands: Operands, *, packs: bool) -> Call | None:
+        """The call for a product of few rows or columns, if it is one. packs: else b is packed, for many products."""
+        turned = self.transposed()
+        if is_dots(self):
+            return dot_call(dtype, self, operands)
+        if is_dots(turned):
+            return dot_call(dtype, turned, operands.transposed())
+        if is_turned_strips(dtype, self):
+            return strip_call(dtype, turned, operands.transposed())
+        if is_strips(dtype, self) and (self.m <= 4 or not packs):
+            return strip_call(dtype, self, operands)
+        return None
 
     def _is_small(self, c: In | int) -> bool:
         """Whether `make_small_gemm` computes it."""

@@ -1,0 +1,58 @@
+"""What a matrix product is: extents, strides and factors, and the operands of its calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+from compiler.codegen.calls import Arg, In, Number, Out, Temp, Words
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One batched product y[z] = alpha * a[z] @ b[z] + beta * c[z], [m, k] @ [k, n]; y is contiguous.
+
+    a, b, c: (row stride, column stride) in elements, c's column stride 0 or 1. offsets: of a, b and c for each z.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int]
+    b: tuple[int, int]
+    c: tuple[int, int] = (0, 0)
+    offsets: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def transposed(self) -> Self:
+        """The product of which y is the transpose: its strides of c are those of any matrix."""
+        (ra, ca), (rb, cb), (rc, cc) = self.a, self.b, self.c
+        offsets = tuple((b, a, c) for a, b, c in self.offsets)
+        return replace(self, m=self.n, n=self.m, a=(cb, rb), b=(ca, ra), c=(cc, rc), offsets=offsets)
+
+    def table(self, *words: int) -> Words:
+        """These words and the offsets of all matrices."""
+        return Words((*words, *(v for offsets in self.offsets for v in offsets)))
+
+
+class Operands(NamedTuple):
+    """What a product reads and writes. c: 0 for none. anew: a boolean that tells to leave out c, 0 for none.
+
+    turned: y is the transpose of the product.
+    """
+
+    a: In | Temp
+    b: In | Temp
+    c: In | int
+    y: Out | Temp
+    anew: In | int = 0
+    turned: bool = False
+
+    def transposed(self) -> Operands:
+        """Those of the transposed product."""
+        return self._replace(a=self.b, b=self.a, turned=not self.turned)
+
+    def args(self, shape: Shape, table: Words) -> tuple[Arg, ...]:
+        """Arguments of a kernel for few rows or columns before its scratch."""
+        return (self.a, self.b, self.c, self.y, Number(shape.alpha), Number(shape.beta), table, self.anew)
