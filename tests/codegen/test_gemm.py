@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -11,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compiler.codegen.calls import In, Out
+from compiler.codegen.calls import LOWERINGS, Call, In, Out, Site
 from compiler.codegen.kernels import gemm
-from compiler.codegen.kernels.gemm import tall_tiles
+from compiler.codegen.kernels.gemm import Product
+from compiler.codegen.kernels.gemm_tile import tall_tiles
 from compiler.codegen.native import tile_for
 from compiler.errors import UnsupportedError
-from tests.codegen.runner import NodeRun, make_node, run_op
+from compiler.ir.graph import Node
+from compiler.ir.types import Tensor, TensorType
+from tests.codegen.runner import NodeRun, make_node, run_node, run_op
 
 Array = NDArray[np.generic]
 FLOATS = ("float32", "float64")
@@ -75,19 +79,19 @@ EXTENTS = st.integers(0, 2 * NR + 1)
     bias=st.booleans(),
 )
 def test_gemm_edges(dtype: str, m: int, n: int, k: int, trans_a: int, trans_b: int, bias: bool) -> None:
-    """The kernel for small products and that for all others give the same bits."""
+    """The kernel for small products and those for all others give the same bits, but for scalar products."""
     c = (n,) if bias else None
     small = check_gemm(dtype, m, n, k, c, transA=trans_a, transB=trans_b)
-    with patch.object(gemm, "SMALL", -1):
+    with patch.object(gemm, "SMALL", -1), patch.object(gemm, "is_dots", lambda shape: False):
         other = check_gemm(dtype, m, n, k, c, transA=trans_a, transB=trans_b)
     assert small.tobytes() == other.tobytes()
 
 
 def test_which_products_are_small() -> None:
-    def kernels(p: gemm.Product, c: In | int = 0, **how: bool) -> list[str]:
+    def kernels(p: Product, c: In | int = 0, **how: bool) -> list[str]:
         return [call.kernel.name for call in p.calls("f32", In("a"), In("b"), c, Out("y"), **how)]
 
-    plain, turned = gemm.Product(4, 8, 64, (64, 1), (8, 1), (8, 1)), gemm.Product(4, 8, 64, (64, 1), (1, 64))
+    plain, turned = Product(4, 8, 64, (64, 1), (8, 1), (8, 1)), Product(4, 8, 64, (64, 1), (1, 64))
     assert kernels(plain) == kernels(plain, In("c")) == kernels(turned) == ["small_gemm"]
     assert kernels(replace(plain, alpha=2.0)) == kernels(replace(plain, beta=2.0), In("c")) == ["gemm"]
     assert kernels(replace(plain, c=(1, 0)), In("c")) == ["gemm"]
@@ -214,3 +218,136 @@ def test_product_added_to_a_sum(dtype: str, attrs: dict[str, float], m: int, n: 
         (y,) = run_op("onnxc.AddProduct", a, b, c, np.array(anew), **attrs)
         (want,) = run_op("Gemm", a, b, None if anew else c, **attrs)
         np.testing.assert_array_equal(y, want)
+
+
+def run_product(p: Product, a: Array, b: Array, c: Array | None) -> tuple[list[str], Array]:
+    """Kernels and result of a product of flat arrays: the same for all splits of the range, with checked accesses."""
+    inputs = {name: v for name, v in {"a": a, "b": b, "c": c}.items() if v is not None}
+    types = {name: Tensor(v).type for name, v in inputs.items()}
+    types["y"] = TensorType(types["a"].dtype, (len(p.offsets), p.m, p.n))
+    kernels: list[str] = []
+
+    def lowering(site: Site) -> list[Call]:
+        calls = p.calls(types["a"].dtype, In("a"), In("b"), In("c") if c is not None else 0, Out("y"))
+        kernels[:] = [call.kernel.name for call in calls]
+        return calls
+
+    node = Node("Product", tuple(inputs), ("y",))
+    with patch.dict(LOWERINGS, {"Product": lowering}):
+        (y,) = run_node(node, types, inputs, threads=(1, 2, 3, 4, 7, 12))
+        run = NodeRun(node, types, inputs, threads=1)
+    run.reset()
+    run.run_checked()
+    return kernels, y
+
+
+def matrix(v: Array, rows: int, columns: int, strides: tuple[int, int], at: int) -> Array:
+    """The matrix at an offset of a flat array, in float64."""
+    size = v.itemsize
+    return np.lib.stride_tricks.as_strided(v[at:], (rows, columns), (size * strides[0], size * strides[1])).astype("f8")
+
+
+def as_usual() -> ExitStack:
+    """Products are computed by `make_gemm`, in the usual tile."""
+    stack = ExitStack()
+    for name in ("is_dots", "is_few", "is_turned_few"):
+        stack.enter_context(patch.object(gemm, name, lambda *args: False))
+    stack.enter_context(patch.object(gemm, "fitting", lambda dtype, n: (tile_for(dtype), n)))
+    stack.enter_context(patch.object(gemm, "SMALL", -1))
+    return stack
+
+
+FEW = [
+    *(("dot_gemm", 37, n, k, "rows", b) for n in (1, 2, 3, 4) for k in (80, 131) for b in ("rows", "columns")),
+    *(("dot_gemm", m, 37, 131, a, "columns") for m in (1, 2, 3, 4) for a in ("rows", "columns")),
+    *(("dot_gemm", 17, n, 12301, "rows", b) for n, b in ((1, "columns"), (2, "rows"))),  # several blocks
+    *(("few_gemm", 101, n, k, "columns", "rows") for n in (1, 2, 3, 5, 10, 20) for k in (21, 801)),
+    *(("few_gemm", 101, n, 40, "columns", "columns") for n in (1, 4, 7)),
+    *(("few_gemm", m, 101, k, a, "rows") for m in (1, 2, 3, 4) for k in (9, 801) for a in ("rows", "columns")),
+    *(("gemm", 21, n, k, "rows", b) for n in (5, 10, 15) for k in (0, 30, 801) for b in ("rows", "columns")),
+]
+
+
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("kernel", "m", "n", "k", "a", "b"), FEW)
+def test_few_rows_or_columns(dtype: str, kernel: str, m: int, n: int, k: int, a: str, b: str) -> None:
+    """Three matrices, that of b being the same for two; all forms of c. But for dots, the bits are the usual ones."""
+    p = Product(m, n, k, (k + 3, 1) if a == "rows" else (1, m + 3), (n + 5, 1) if b == "rows" else (1, k + 5))
+    step_a, step_b = (m + 3) * (k + 3), (n + 5) * (k + 5)
+    left, right, term = values(dtype, 3 * step_a), values(dtype, 2 * step_b, seed=1), values(dtype, 3 * m * n, seed=2)
+    offsets = ((0, step_b, 0), (step_a, 0, m * n), (2 * step_a, step_b, 2 * m * n))
+    forms = [
+        (None, 1.0, 1.0),
+        (None, 0.5, 1.0),
+        ((n, 1), 1.0, 1.0),
+        ((0, 1), 0.5, -2.0),
+        ((1, 0), 1.0, 3.0),
+        ((0, 0), 2.0, 1.0),
+    ]
+    for c, alpha, beta in forms:
+        q = replace(p, c=c or (0, 0), alpha=alpha, beta=beta, offsets=offsets)
+        with patch.object(gemm, "SMALL", -1):
+            kernels, y = run_product(q, left, right, None if c is None else term)
+        assert kernels == [kernel]
+        for z, (at_a, at_b, at_c) in enumerate(offsets):
+            want = alpha * matrix(left, m, k, q.a, at_a) @ matrix(right, k, n, q.b, at_b)
+            close(y[z], want + (beta * matrix(term, m, n, c, at_c) if c else 0), k)
+        if kernel != "dot_gemm":
+            with as_usual():
+                _, usual = run_product(q, left, right, None if c is None else term)
+            assert y.tobytes() == usual.tobytes()
+
+
+def test_long_scalar_products_are_exact() -> None:
+    """Their error is that of sums in many parts: less than a tenth of that of one chain."""
+    a, b = np.full((3, 1 << 15), 0.1, np.float32), np.full((1 << 15, 1), 0.1, np.float32)
+    (y,) = run_op("MatMul", a, b)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(y - want).max() < 2e-6 * want.max()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("attrs", "m", "n", "k"), [({}, 40, 2, 90), ({"transB": 1}, 3, 40, 90), ({"transA": 1}, 90, 5, 70)]
+)
+def test_sums_of_few_columns(dtype: str, attrs: dict[str, float], m: int, n: int, k: int) -> None:
+    a = values(dtype, *((k, m) if attrs.get("transA") else (m, k)))
+    b, c = values(dtype, *((n, k) if attrs.get("transB") else (k, n)), seed=1), values(dtype, m, n, seed=2)
+    for anew in (False, True):
+        (y,) = run_op("onnxc.AddProduct", a, b, c, np.array(anew), **attrs)
+        with patch.object(gemm, "SMALL", -1):
+            (want,) = run_op("Gemm", a, b, None if anew else c, **attrs)
+        np.testing.assert_array_equal(y, want)
+
+
+def test_nan_and_inf_of_few_columns() -> None:
+    """Terms behind the end of a row are no terms: NaNs there do not show, those of the row do."""
+    a, b = values("float32", 20, 101), values("float32", 101, 1)
+    a[3, 100], a[4, 0], a[5, 50] = np.nan, np.inf, -np.inf
+    (y,) = run_op("MatMul", a, b)
+    with np.errstate(invalid="ignore"):
+        want = a @ b
+    assert (np.isnan(y) == np.isnan(want)).all()
+    assert (np.isinf(y) == np.isinf(want)).all()
+
+
+def test_which_products_have_few_rows_or_columns() -> None:
+    def kernels(p: Product, **how: bool) -> list[str]:
+        return [call.kernel.name for call in p.calls("f32", In("a"), In("b"), 0, Out("y"), **how)]
+
+    forward = Product(4096, 1, 1024, (1024, 1), (1, 1))
+    assert kernels(forward) == ["dot_gemm"]
+    assert kernels(replace(forward, k=31)) == ["gemm"]  # short sums
+    assert kernels(replace(forward, n=5, b=(5, 1))) == ["pack_panels", "gemm"]
+    columns = Product(1024, 10, 4096, (1, 1024), (10, 1))
+    assert kernels(columns) == ["few_gemm"]
+    assert kernels(replace(columns, n=64, b=(64, 1))) == ["pack_columns", "gemm"]
+    assert kernels(replace(columns, k=4)) == ["gemm"]  # storing takes the time
+    rows = Product(1, 1024, 1024, (1024, 1), (1024, 1))
+    assert kernels(rows) == kernels(rows, fixed_b=True) == ["few_gemm"]
+    assert kernels(replace(rows, b=(1, 1024))) == ["dot_gemm"]
+    assert kernels(replace(rows, m=8)) == ["gemm"]
+    large = Product(8, 4096, 4096, (4096, 1), (4096, 1))
+    assert kernels(large) == ["few_gemm"]
+    assert kernels(large, fixed_b=True) == ["pack_panels", "gemm"]

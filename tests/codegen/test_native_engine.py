@@ -10,7 +10,7 @@ import ctypes
 
 import numpy as np
 
-from compiler.codegen.kernels.gemm import make_gemm
+from compiler.codegen.kernels.gemm_panels import make_gemm
 from compiler.codegen.kernels.softmax import make_short_rows
 from compiler.codegen.native import load
 

@@ -7,7 +7,9 @@ import pytest
 
 from compiler.codegen.kernels.conv import make_conv
 from compiler.codegen.kernels.conv_weight import make_conv_weight
-from compiler.codegen.kernels.gemm import make_gemm
+from compiler.codegen.kernels.gemm_dots import make_dot_gemm
+from compiler.codegen.kernels.gemm_few import make_few_gemm
+from compiler.codegen.kernels.gemm_panels import make_gemm
 from compiler.codegen.native import Kernel, Target, assembly, building, tile_for
 
 LINUX = "x86_64-unknown-linux-gnu"
@@ -32,20 +34,38 @@ def make_weight_gradient(dtype: str) -> Kernel:
     return make_conv_weight(dtype, tile_for(dtype))
 
 
-@pytest.mark.parametrize("unit", TARGETS)
-@pytest.mark.parametrize("make", [make_gemm, make_conv, make_weight_gradient])
-def test_products_are_made_of_the_targets_tile(unit: str, make: Callable[[str], Kernel]) -> None:
-    target, register, fma = TARGETS[unit]
-    with building(target):
-        kernel, tile = make("f32"), tile_for("f32")
-        text = assembly(kernel)
+def make_strips(dtype: str) -> Kernel:
+    return make_few_gemm(dtype, tile_for(dtype), True)
+
+
+def products_of_loops(text: str, register: str, fma: str) -> list[tuple[int, int]]:
+    """Of each innermost loop the multiply-adds, and the vectors that it keeps on the stack."""
     found = []
     for loop in innermost_loops(text):
         products = [line for line in loop if re.search(fma, line) and register in line]
         spilled = [line for line in loop if register in line and ("(%rsp" in line or "[sp" in line)]
         found.append((len(products), len(spilled)))
+    return found
+
+
+@pytest.mark.parametrize("unit", TARGETS)
+@pytest.mark.parametrize("make", [make_gemm, make_conv, make_weight_gradient, make_strips])
+def test_products_are_made_of_the_targets_tile(unit: str, make: Callable[[str], Kernel]) -> None:
+    target, register, fma = TARGETS[unit]
+    with building(target):
+        kernel, tile = make("f32"), tile_for("f32")
+        found = products_of_loops(assembly(kernel), register, fma)
     assert (tile.mr * tile.nv, 0) in found
     assert not any(spilled for products, spilled in found if products)
+
+
+@pytest.mark.parametrize("unit", TARGETS)
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_scalar_products_stay_in_registers(unit: str, columns: int) -> None:
+    target, register, fma = TARGETS[unit]
+    with building(target):
+        found = products_of_loops(assembly(make_dot_gemm("f32", columns)), register, fma)
+    assert (8, 0) in found
 
 
 def test_kernels_are_made_once_for_each_vector_unit() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from compiler.codegen.calls import Arg, Call, Number, Scratch, Site, Words, contiguous, lowers
 from compiler.codegen.kernels.common import fmax
-from compiler.codegen.kernels.gemm import make_multiply
+from compiler.codegen.kernels.gemm_panels import make_multiply
 from compiler.codegen.kernels.gemm_tile import BLOCK, make_pack_panels, parts
 from compiler.codegen.kernels.reduce_kernels import STRETCH
 from compiler.codegen.kernels.softmax import shifted_exp

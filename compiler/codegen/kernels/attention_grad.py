@@ -12,7 +12,7 @@ import numpy as np
 
 from compiler.codegen.calls import Arg, Call, Number, Scratch, Site, Words, lowers
 from compiler.codegen.kernels.attention import WORDS, Heads, heads_of, starts_of
-from compiler.codegen.kernels.gemm import make_multiply
+from compiler.codegen.kernels.gemm_panels import make_multiply
 from compiler.codegen.kernels.gemm_tile import make_pack_panels, parts
 from compiler.codegen.kernels.softmax import shifted_exp
 from compiler.codegen.native import ITEMSIZE, Kernel, dtype, f64_of_bits, i64, inline, kernel, per_target, pointer

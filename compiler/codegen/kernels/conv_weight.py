@@ -10,7 +10,7 @@ from compiler.codegen.kernels.conv_image import make_pad
 from compiler.codegen.kernels.conv_planes import conv_planes_weight, weight_is_depthwise
 from compiler.codegen.kernels.conv_pointwise import thin_out
 from compiler.codegen.kernels.conv_winograd_weight import choose, winograd_weight
-from compiler.codegen.kernels.gemm import ONE
+from compiler.codegen.kernels.gemm_panels import ONE
 from compiler.codegen.kernels.gemm_tile import BLOCK, factors_of, fitting, make_pack, make_store, parts
 from compiler.codegen.native import Kernel, Tile, i64, kernel, make_micro, make_tile, per_target
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from itertools import product as cartesian
 from math import prod
@@ -11,14 +10,16 @@ from math import prod
 import numpy as np
 
 from compiler.codegen.calls import Call, In, Number, Out, Scratch, Site, Temp, Words, lowers
+from compiler.codegen.kernels.gemm_dots import dot_call, is_dots
+from compiler.codegen.kernels.gemm_few import few_call, is_few, is_turned_few
 from compiler.codegen.kernels.gemm_integer import NUMBERS, make_integer_gemm
+from compiler.codegen.kernels.gemm_panels import HEADER, make_gemm, make_sum_gemm
+from compiler.codegen.kernels.gemm_shape import Operands, Shape
 from compiler.codegen.kernels.gemm_small import make_small_gemm, scratch_bytes
 from compiler.codegen.kernels.gemm_tile import (
     BLOCK,
     blocks,
-    factors_of,
-    make_pack,
-    make_store,
+    fitting,
     pack_columns,
     pack_panels,
     parts,
@@ -29,16 +30,6 @@ from compiler.codegen.kernels.gemm_tile import (
 from compiler.codegen.native import (
     ITEMSIZE,
     TILED,
-    Kernel,
-    bits_of,
-    boolean,
-    i64,
-    kernel,
-    make_micro,
-    make_micro_add,
-    make_tile,
-    per_target,
-    tile_for,
 )
 from compiler.errors import Problem, UnsupportedError
 
@@ -48,154 +39,9 @@ SMALL = 32768
 RIGHT = 1 << 20
 """Bytes of b, at most, that stay in the cache while a product goes through its rows block by block."""
 
-HEADER = 18  # words of a product before its table of offsets
-ONE = bits_of(1.0, "f64")
 
-
-@per_target
-def make_gemm(dtype: str) -> Kernel:
-    """Items [lo, hi) of y = alpha * a @ b + beta * c: an item is a panel of nr columns of a group of rows of a matrix.
-
-    shape: words as `Product.calls` makes them. a and b are read with any strides. alpha, beta: bits of float64. c: 0
-    for none. b is packed into scratch, a panel and a block of its rows at a time, unless shape says to read it in
-    place. Sums are cut into blocks; an element is a chain of multiply-adds for each, added in order. A whole tile goes
-    from registers to y where alpha is 1 and c, if there is one, is added as it is; others go through `store`, which
-    gives the same bits. Behind the first `tall` rows of a group, or `end` of the last one, tiles are short. All groups
-    of a panel follow each other; if `across` is not 0, all panels of a group do, and there are so many.
-    """
-    mr, nr, size, _, _ = parts(dtype)
-    micro, whole_micro = make_micro(dtype, a_row_table=True), make_micro_add(dtype, a_row_table=True)
-    less = short_rows(dtype)
-    short_micro = make_micro_add(dtype, tile_for(dtype)._replace(mr=less), a_row_table=True)
-    pack, store = make_pack(dtype), make_store(dtype)
-    tile, table, (factors, prepare) = make_tile(mr * nr, dtype), make_tile(mr, "i64"), factors_of(dtype)
-
-    @kernel
-    def gemm(lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, scratch: int) -> None:
-        s = i64(shape, 0)
-        m, n, k, rsa, csa, rsb, csb, rsc, csc = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
-        block, height, groups, panels = s[9], s[10], s[11], s[12]
-        packed_b, packed_a, tall, end, across = s[13], s[14], s[15], s[16], s[17]
-        t, at, f = tile(), table(), factors()
-        rows = i64(at, 1)
-        prepare(f, alpha, beta)
-        plain = alpha == ONE and (c == 0 or (beta == ONE and csc == 1))
-        held = -1  # the panel that scratch holds whole
-        for item in range(lo, hi):
-            panel, group = (item // groups, item % groups) if across == 0 else (item % across, item // across)
-            z, j0, first = panel // panels, panel % panels * nr, group * height
-            a0, b0 = a + size * s[HEADER + 3 * z], b + size * (s[HEADER + 1 + 3 * z] + j0 * csb)
-            c0, y0 = c + size * (s[HEADER + 2 + 3 * z] + j0 * csc), y + size * (z * m * n + j0)
-            nj, last = min(nr, n - j0), min(first + height, m)
-            cut = first + (tall if last < m else end)
-            k0 = 0
-            while k0 < k or k0 == 0:
-                q = min(block, k - k0)
-                right, ldb = b0 + size * k0 * rsb, rsb
-                if packed_b != 0:
-                    if held != panel:
-                        pack(0, q, right, rsb, csb, nj, scratch)
-                        held = panel if q == k else -1
-                    right, ldb = scratch, nr
-                left, i0 = a0 + size * k0 * csa, first
-                while i0 < last:
-                    if packed_a == 0:
-                        for i in range(mr):
-                            rows[i] = min(i0 + i, m - 1) * rsa
-                    elif i0 < cut:
-                        for i in range(mr):
-                            rows[i] = i0 * k + i
-                    else:
-                        for i in range(mr):
-                            row = min(i0 + i, m - 1)
-                            rows[i] = row // mr * mr * k + row % mr
-                    out = y0 + size * i0 * n
-                    term, ldt = (out, n) if k0 != 0 else (c0 + size * i0 * rsc if c != 0 else 0, rsc)
-                    step = mr if i0 < cut else less
-                    if not plain or nj < nr or i0 + step > last:
-                        micro(left, at, csa, right, ldb, q, t, nr)
-                        store(0, min(step, last - i0), t, nj, out, n, term, rsc, csc, f)
-                    elif i0 < cut:
-                        whole_micro(left, at, csa, right, ldb, q, out, n, term, ldt)
-                    else:
-                        short_micro(left, at, csa, right, ldb, q, out, n, term, ldt)
-                    i0 += step
-                k0 += block
-
-    return gemm
-
-
-@per_target
-def make_sum_gemm(dtype: str) -> Kernel:
-    """`gemm`, but without c if the boolean at `anew` is set. y may be c."""
-    gemm = make_gemm(dtype)
-
-    @kernel
-    def sum_gemm(
-        lo: int, hi: int, a: int, b: int, c: int, y: int, alpha: int, beta: int, shape: int, anew: int, scratch: int
-    ) -> None:
-        gemm(lo, hi, a, b, 0 if boolean(anew, 0)[0] else c, y, alpha, beta, shape, scratch)
-
-    return sum_gemm
-
-
-@per_target
-def make_multiply(dtype: str) -> Kernel:
-    """multiply(lo, hi, a, rsa, csa, b, rsb, csb, pack, y, n, k, add, scratch): rows [lo, hi) of y [m, n] = a @ b.
-
-    For other kernels: `gemm` with extents that are known only there. a: [m, k], b: [k, n], with any strides; b is
-    packed into scratch (`blocks(k)` rows of nr elements) if pack is not 0, which it must be unless its columns follow
-    each other in panels of nr. add: not 0: y += a @ b. The bits do not depend on lo and hi.
-    """
-    mr, nr, size, _, _ = parts(dtype)
-    gemm, words, less = make_gemm(dtype), make_tile(HEADER + 3, "i64"), short_rows(dtype)
-
-    @kernel
-    def multiply(
-        lo: int,
-        hi: int,
-        a: int,
-        rsa: int,
-        csa: int,
-        b: int,
-        rsb: int,
-        csb: int,
-        pack: int,
-        y: int,
-        n: int,
-        k: int,
-        add: int,
-        scratch: int,
-    ) -> None:
-        at, m = words(), hi - lo
-        s, panels, cuts = i64(at, 0), (n + nr - 1) // nr, max(1, (k + BLOCK - 1) // BLOCK)
-        s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8] = m, n, k, rsa, csa, rsb, csb, n, 1
-        s[9], s[10], s[11], s[12] = max(1, (k + cuts - 1) // cuts), (m + mr - 1) // mr * mr, 1, panels
-        s[13], s[14], s[15], s[16], s[17] = pack, 0, 0, tall_tiles(m, mr, less) * mr, 0
-        s[18], s[19], s[20] = 0, 0, 0
-        to = y + size * lo * n
-        if m > 0:
-            gemm(0, panels, a + size * lo * rsa, b, to if add != 0 else 0, to, ONE, ONE, at, scratch)
-
-    return multiply
-
-
-@dataclass(frozen=True)
-class Product:
-    """One batched product y[z] = alpha * a[z] @ b[z] + beta * c[z], [m, k] @ [k, n]; y is contiguous.
-
-    a, b, c: (row stride, column stride) in elements, c's column stride 0 or 1. offsets: of a, b and c for each z.
-    """
-
-    m: int
-    n: int
-    k: int
-    a: tuple[int, int]
-    b: tuple[int, int]
-    c: tuple[int, int] = (0, 0)
-    offsets: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
-    alpha: float = 1.0
-    beta: float = 1.0
+class Product(Shape):
+    """A product and the calls that compute it."""
 
     def calls(
         self,
@@ -217,12 +63,14 @@ class Product:
             return [self._integer_call(dtype, a, b, c, y)]
         if dtype not in TILED:
             raise UnsupportedError(Problem(f"there are no matrix products of {dtype}", remedy="cast to f32"))
-        mr, nr, size, _, _ = parts(dtype)
-        fixed = (
-            b if fixed_b and isinstance(b, In) and self.k * self.n * size > 4096 and len(self.offsets) == 1 else None
-        )
+        fixed = b if fixed_b and isinstance(b, In) and self._is_worth_packing(dtype) else None
         if self._is_small(c) and not fixed and anew is None:
             return [self._small_call(dtype, a, b, c, y)]
+        few = self._few(dtype, Operands(a, b, c, y, anew or 0), packs=fixed is not None)
+        if few is not None:
+            return [few]
+        tile, _ = fitting(dtype, self.n)
+        mr, nr, size, _, _ = parts(dtype, tile)
         block, panels = blocks(self.k), -(-self.n // nr)
         # Rows of b, or of a that is read down its columns, which are far apart meet in few sets of the cache.
         packed_b = self.b[1] != 1 or (self.m > 2 * mr and self.k * self.b[0] * size > 16384)
@@ -231,58 +79,53 @@ class Product:
         right: tuple[In | Temp, tuple[int, int]] = (b, self.b)
         before: list[Call] = []
         if packed_a:
-            columns = pack_columns(dtype, a, self.k, self.m, self.a[1])
+            columns = pack_columns(dtype, a, self.k, self.m, self.a[1], tile)
             before, left = [columns.call], (columns.memory, (0, mr))
-        rows = 0
+        less, rows = short_rows(dtype, tile), 0
         if anew is None and isinstance(b, In) and len(self.offsets) == 1 and self.k * panels * nr * size <= RIGHT:
-            rows = rows_together(self.m, mr, mr if packed_a else short_rows(dtype))
+            rows = rows_together(self.m, mr, mr if packed_a else less)
         if fixed or (rows and packed_b):
             assert isinstance(b, In)
-            packed = pack_panels(dtype, b, self.k, self.n, self.b)
+            packed = pack_panels(dtype, b, self.k, self.n, self.b, tile)
             before, right, packed_b = [*before, packed.call], (packed.memory, (nr, self.k)), False
         height = rows or self._height(mr, panels)
         groups = -(-self.m // height) if height else 0
-        tall, end = (
-            mr * tall_tiles(n, mr, short_rows(dtype)) if n else 0 for n in (height, self.m - (groups - 1) * height)
-        )
+        tall, end = (mr * tall_tiles(n, mr, less) if n else 0 for n in (height, self.m - (groups - 1) * height))
         extents = (self.m, self.n, self.k, *left[1], *right[1], *self.c)
         flags = (int(packed_b), int(packed_a), tall, end, panels if rows else 0)
         words = (*extents, block, height, groups, panels, *flags)
         assert len(words) == HEADER
-        table = Words((*words, *(v for offsets in self.offsets for v in offsets)))
         scratch = Scratch(block * nr * size if packed_b else 0)
-        items = len(self.offsets) * panels * groups
-        kernel, more = (make_gemm(dtype), ()) if anew is None else (make_sum_gemm(dtype), (anew,))
-        # what goes together: all panels of a group, or a matrix
+        # what goes together: all panels of a group of rows, or a matrix
         together, high = (panels, rows) if rows else (panels * groups, self.m)
-        memory = self._memory(left, right, c, y, size, high)
-        args = (*memory, Number(self.alpha), Number(self.beta), table, *more, scratch)
+        memory = replace(self, a=left[1], b=right[1]).in_pieces(Operands(left[0], right[0], c, y), size, high)
+        kernel, more = (make_gemm(dtype, tile), ()) if anew is None else (make_sum_gemm(dtype, tile), (anew,))
+        args = (*memory[:4], Number(self.alpha), Number(self.beta), self.table(*words), *more, scratch)
+        items = len(self.offsets) * panels * groups
         return [*before, Call(kernel, items, args, together=max(1, together))]
-
-    def _memory(
-        self,
-        left: tuple[In | Temp, tuple[int, int]],
-        right: tuple[In | Temp, tuple[int, int]],
-        c: In | int,
-        y: Out | Temp,
-        size: int,
-        rows: int,
-    ) -> tuple[In | Out | Temp | int, ...]:
-        """The operands, with pieces of what goes together: so many rows, and all that b is if they are not all."""
-        starts = [[o[i] for o in self.offsets] for i in range(3)]
-        starts.append([z * self.m * self.n for z in range(len(self.offsets))])
-        return (
-            _in_pieces(*left, (rows, self.k), starts[0], size),
-            _in_pieces(*right, (self.k, self.n), starts[1], size) if rows == self.m else right[0],
-            _in_pieces(c, self.c, (rows, self.n), starts[2], size),
-            _in_pieces(y, (self.n, 1), (rows, self.n), starts[3], size),
-        )
 
     def _height(self, mr: int, panels: int) -> int:
         """Rows of a group, which packs its panel again: it has many tiles, unless there is too little to share out."""
         tiles = -(-self.m // mr)
         groups = min(-(-tiles // 4), max(-(-tiles // 64), -(-8 // max(1, panels * len(self.offsets)))))
         return -(-tiles // max(1, groups)) * mr
+
+    def _is_worth_packing(self, dtype: str) -> bool:
+        """Whether a fixed b is packed by a call of its own."""
+        return self.k * self.n * ITEMSIZE[dtype] > 4096 and len(self.offsets) == 1
+
+    def _few(self, dtype: str, operands: Operands, *, packs: bool) -> Call | None:
+        """The call for a product of few rows or columns, if it is one. packs: else b is packed, for many products."""
+        turned = self.transposed()
+        if is_dots(self):
+            return dot_call(dtype, self, operands)
+        if is_dots(turned):
+            return dot_call(dtype, turned, operands.transposed())
+        if is_turned_few(dtype, self):
+            return few_call(dtype, turned, operands.transposed())
+        if is_few(dtype, self) and (self.m <= 4 or not packs):
+            return few_call(dtype, self, operands)
+        return None
 
     def _is_small(self, c: In | int) -> bool:
         """Whether `make_small_gemm` computes it."""
@@ -292,10 +135,9 @@ class Product:
     def _small_call(self, dtype: str, a: In, b: In | Temp, c: In | int, y: Out | Temp) -> Call:
         rsb, csb = self.b
         extents = (self.m, self.n, self.k, *self.a, rsb if csb == 1 else csb, self.c[0], int(csb == 1))
-        table = Words((*extents, *(v for offsets in self.offsets for v in offsets)))
         scratch = Scratch(0 if csb == 1 else scratch_bytes(dtype, self.k))
-        memory = self._memory((a, self.a), (b, self.b), c, y, ITEMSIZE[dtype], self.m)
-        return Call(make_small_gemm(dtype), len(self.offsets), (*memory, table, scratch))
+        memory = self.in_pieces(Operands(a, b, c, y), ITEMSIZE[dtype], self.m)
+        return Call(make_small_gemm(dtype), len(self.offsets), (*memory[:4], self.table(*extents), scratch))
 
     def _integer_call(self, dtype: str, a: In, b: In | Temp, c: In | int, y: Out | Temp) -> Call:
         if self.alpha % 1 or (self.beta % 1 and c):
@@ -348,15 +190,6 @@ def matmul(site: Site) -> list[Call]:
         )
         p = Product(m, n, k, (a[-2], a[-1]), (b[-2], b[-1]), offsets=offsets)
     return p.calls(site.type(0).dtype, site.read(0), site.read(1), 0, site.write(), fixed_b=site.is_fixed(1))
-
-
-def _in_pieces(
-    v: In | Out | Temp | int, strides: tuple[int, int], matrix: tuple[int, int], starts: Sequence[int], size: int
-) -> In | Out | Temp | int:
-    """An operand with its piece, if matrices of so many rows and columns, of elements of size bytes, make it up."""
-    rows, columns = matrix
-    follows = strides == (columns, 1) and all(at == z * rows * columns for z, at in enumerate(starts))
-    return replace(v, piece=rows * columns * size) if isinstance(v, In | Out) and follows else v
 
 
 def merged(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:

@@ -26,6 +26,7 @@ from compiler.codegen.native import (
     inline,
     kernel,
     make_micro,
+    make_micro_edge,
     make_tile,
     make_transpose,
     per_target,
@@ -67,15 +68,19 @@ NARROW = 1.2
 
 def fitting(dtype: str, columns: int) -> tuple[Tile, float]:
     """The tile that takes the least time for so many columns: the usual or a narrow one; and that time, in columns."""
-    usual = tile_for(dtype)
-    narrow = usual._replace(mr=8, nv=usual.nv // 2)
-    wide, close = (-(-columns // tile.nr) * tile.nr for tile in (usual, narrow))
-    return (narrow, NARROW * close) if NARROW * close < wide else (usual, wide)
+    best = tile = tile_for(dtype)
+    least, factor = float(-(-columns // tile.nr) * tile.nr), 1.0
+    for _ in range(2):
+        nv, vl = (tile.nv // 2, tile.vl) if tile.nv > 1 else (1, tile.vl // 2)
+        tile, factor = Tile(8, nv, vl), factor * NARROW
+        if vl * ITEMSIZE[dtype] >= 16 and factor * -(-columns // tile.nr) * tile.nr < least:
+            best, least = tile, factor * -(-columns // tile.nr) * tile.nr
+    return best, least
 
 
-def short_rows(dtype: str) -> int:
+def short_rows(dtype: str, tile: Tile | None = None) -> int:
     """Rows of a short tile: with it few numbers of rows are left over, and it is nearly as fast as a whole one."""
-    return parts(dtype)[0] - 2
+    return max(1, parts(dtype, tile)[0] - 2)
 
 
 @inline
@@ -140,8 +145,8 @@ def make_pack(dtype: str, tile: Tile | None = None) -> Kernel:
     Lanes from n on are rubbish if cs is 1 (nr elements of each row are read), else zeros.
     """
     _, nr, size, number, ptr = parts(dtype, tile)
-    side, zero = transpose_block(size), number(0)
-    turn, line, unit, one = make_transpose(size), make_line(dtype, tile), make_tile(1, dtype), number(1)
+    side, zero = min(transpose_block(size), max(4, nr // 2)), number(0)
+    turn, line, unit, one = make_transpose(size, side), make_line(dtype, tile), make_tile(1, dtype), number(1)
 
     @kernel
     def pack(lo: int, hi: int, src: int, rs: int, cs: int, n: int, dst: int) -> None:
@@ -261,13 +266,13 @@ STRIP = 16
 
 
 @per_target
-def make_pack_columns(dtype: str) -> Kernel:
+def make_pack_columns(dtype: str, tile: Tile | None = None) -> Kernel:
     """pack_columns(lo, hi, src, k, m, ld, dst): blocks of mr columns of a matrix [k, m]: dst[block][k][mr].
 
     ld: from row to row. Columns beyond the last repeat it. A range counts blocks. It moves whole vectors, which are
     longer than mr elements: what is written too much the next row overwrites, so the last row goes by elements.
     """
-    mr, _, size, number, ptr = parts(dtype)
+    mr, _, size, number, ptr = parts(dtype, tile)
     line = make_micro(dtype, Tile(1, 1, 1 << (mr - 1).bit_length()))
     unit, one = make_tile(1, dtype), number(1)
 
@@ -290,23 +295,23 @@ def make_pack_columns(dtype: str) -> Kernel:
     return pack_columns
 
 
-def pack_columns(dtype: str, src: In, k: int, m: int, ld: int) -> Packed:
+def pack_columns(dtype: str, src: In, k: int, m: int, ld: int, tile: Tile) -> Packed:
     """Columns of a matrix [k, m] in blocks of mr: the call, and the memory [block][k][mr]."""
-    mr, _, size, _, _ = parts(dtype)
+    mr, _, size, _, _ = parts(dtype, tile)
     blocks = -(-m // mr)
     nbytes = size * blocks * k * mr
-    call = Call(make_pack_columns(dtype), blocks, (src, k, m, ld, Temp("columns", nbytes)))
+    call = Call(make_pack_columns(dtype, tile), blocks, (src, k, m, ld, Temp("columns", nbytes)))
     return Packed(call, Temp("columns", nbytes, writes=False))
 
 
 @per_target
-def make_pack_panels(dtype: str) -> Kernel:
+def make_pack_panels(dtype: str, tile: Tile | None = None) -> Kernel:
     """pack_panels(lo, hi, src, k, n, rs, cs, dst): panels of nr columns of a matrix [k, n]: dst[panel][k][nr].
 
     rs, cs: from row to row and from column to column. A range counts panels.
     """
-    _, nr, size, _, _ = parts(dtype)
-    pack = make_pack(dtype)
+    _, nr, size, _, _ = parts(dtype, tile)
+    pack = make_pack(dtype, tile)
 
     @kernel
     def pack_panels(lo: int, hi: int, src: int, k: int, n: int, rs: int, cs: int, dst: int) -> None:
@@ -317,12 +322,12 @@ def make_pack_panels(dtype: str) -> Kernel:
     return pack_panels
 
 
-def pack_panels(dtype: str, src: In, k: int, n: int, strides: tuple[int, int]) -> Packed:
+def pack_panels(dtype: str, src: In, k: int, n: int, strides: tuple[int, int], tile: Tile) -> Packed:
     """Columns of a matrix [k, n] in panels of nr: the call, and the memory [panel][k][nr]."""
-    _, nr, size, _, _ = parts(dtype)
+    _, nr, size, _, _ = parts(dtype, tile)
     panels = -(-n // nr)
     nbytes = size * panels * k * nr
-    call = Call(make_pack_panels(dtype), panels, (src, k, n, *strides, Temp("panels", nbytes)))
+    call = Call(make_pack_panels(dtype, tile), panels, (src, k, n, *strides, Temp("panels", nbytes)))
     return Packed(call, Temp("panels", nbytes, writes=False))
 
 
@@ -330,12 +335,12 @@ FACTORS = 6
 """Elements of a block of factors before its nr ones."""
 
 
-def factors_of(dtype: str) -> tuple[Primitive[[], int], Inline[[int, int, int], None]]:
+def factors_of(dtype: str, tile: Tile | None = None) -> tuple[Primitive[[], int], Inline[[int, int, int], None]]:
     """(block, prepare): memory on the stack for the factors of `store`, and prepare(f, alpha, beta) to fill it.
 
     alpha and beta are bits of float64. The block: alpha, beta; alpha, 1; alpha, a free place; nr ones.
     """
-    _, nr, _, number, ptr = parts(dtype)
+    _, nr, _, number, ptr = parts(dtype, tile)
     one = number(1)
 
     @inline
@@ -356,31 +361,25 @@ def make_store(dtype: str, tile: Tile | None = None) -> Kernel:
     y[i, j] = alpha * t[i, j] + beta * c[i*rsc + j*csc], csc being 0 or 1. c may be 0: no such term; or y: then
     y[i, j] += alpha * t[i, j]. f: the block of factors.
     """
-    mr, nr, size, _, ptr = parts(dtype, tile)
-    line, edge = make_line(dtype, tile), make_tile(mr * nr, dtype)
+    tile = tile or tile_for(dtype)
+    _, nr, size, _, ptr = parts(dtype, tile)
+    line = make_micro_edge(dtype, tile._replace(mr=1))
 
     @kernel
     def store(lo: int, hi: int, t: int, nj: int, y: int, ldy: int, c: int, rsc: int, csc: int, f: int) -> None:
-        e = edge()
-        to, ldt = (y, ldy) if nj == nr else (e, nr)
         if c == 0:
             for i in range(lo, hi):
-                line(f, 0, 1, t + size * i * nr, 0, 1, to + size * i * ldt, 0)
+                line(f, 0, 1, t + size * i * nr, 0, 1, y + size * i * ldy, 0, 0, 0, 1, nj)
         elif c == y or csc == 1:
             step, factors = (ldy, f + 2 * size) if c == y else (rsc, f)
             for i in range(lo, hi):
-                source = t + size * i * nr
-                line(factors, 0, 1, source, (c + size * i * step - source) // size, 2, to + size * i * ldt, 0)
+                source, to = t + size * i * nr, y + size * i * ldy
+                line(factors, 0, 1, source, (c + size * i * step - source) // size, 2, to, 0, 0, 0, 1, nj)
         else:
             factor, term = ptr(f, 0), ptr(c, 1)
             for i in range(lo, hi):
-                source = t + size * i * nr
+                source, to = t + size * i * nr, y + size * i * ldy
                 factor[5] = factor[1] * term[i * rsc]
-                line(f + 4 * size, 0, 1, source, (f + FACTORS * size - source) // size, 2, to + size * i * ldt, 0)
-        if nj != nr:
-            for i in range(lo, hi):
-                short, out = ptr(e + size * i * nr, 2), ptr(y + size * i * ldy, 3)
-                for j in range(nj):
-                    out[j] = short[j]
+                line(f + 4 * size, 0, 1, source, (f + FACTORS * size - source) // size, 2, to, 0, 0, 0, 1, nj)
 
     return store

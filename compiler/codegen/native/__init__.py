@@ -42,6 +42,7 @@ asin, floor, rint, ...) comes from numpy.
 **Micro kernels** (vector.py): `tile_for("f32")` is (mr, nv, vl) of the register tile; `make_micro("f32")` gives
 `micro(a, rsa, csa, b, ldb, k, c, ldc)`; options take offsets of a and b from tables and accumulate; `make_micro_add`
 adds a matrix at the end, `make_micro_edge` also leaves out rows and columns of the tile that are not there.
+`make_dots("f32", columns)` gives scalar products of rows;
 `make_transpose(size)` gives `block(src, lds, dst, ldd)` over `transpose_block(size)` rows and columns;
 `make_transpose_edge` takes how many rows there are.
 
@@ -55,6 +56,7 @@ what `native` gives runs within `guarded` only), ONNXC_PLAIN=1 (`native` gives o
 
 from compiler.codegen.native.build import assembly, compile_objects, optimized_ir, shared_library
 from compiler.codegen.native.convert import convert
+from compiler.codegen.native.dots import make_dots
 from compiler.codegen.native.dtypes import DTYPES, ITEMSIZE, Dtype, dtype
 from compiler.codegen.native.engine import load, native
 from compiler.codegen.native.guard import Guard, guarded, watched
@@ -166,6 +168,7 @@ __all__ = [
     "isnan",
     "kernel",
     "load",
+    "make_dots",
     "make_micro",
     "make_micro_add",
     "make_micro_edge",

@@ -239,7 +239,7 @@ def _store_edge(b: Any, values: list[list[Any]], to: list[list[Any]], size: int,
                 more = [load(b, b.gep(at, [I64(j * vl)]), v.type, size) for j, v in enumerate(row)]
                 added = [b.fadd(v, m) for v, m in zip(row, more, strict=True)]
                 here = b.block
-            row = [_either(b, v, before, s, here) for v, s in zip(row, added, strict=True)]
+            row = [either(b, v, before, s, here) for v, s in zip(row, added, strict=True)]
             for j, (value, at) in enumerate(zip(row, places, strict=True)):
                 left = b.sub(nj, I64(j * vl))
                 with b.if_else(b.icmp_signed(">=", left, I64(vl))) as (whole, part):
@@ -259,11 +259,11 @@ def _store_lanes(b: Any, value: Any, at: Any, size: int, n: Any) -> None:
         with b.if_then(b.icmp_signed("!=", b.and_(n, I64(width)), I64(0))):
             store(b, first, at, size)
             here = b.block
-        value, at = _either(b, first, before, rest, here), _either(b, at, before, behind, here)
+        value, at = either(b, first, before, rest, here), either(b, at, before, behind, here)
         width //= 2
 
 
-def _either(b: Any, x: Any, block_x: Any, y: Any, block_y: Any) -> Any:
+def either(b: Any, x: Any, block_x: Any, y: Any, block_y: Any) -> Any:
     """One of two values, by the block that control comes from."""
     phi = b.phi(x.type)
     phi.add_incoming(x, block_x)
