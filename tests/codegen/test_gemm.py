@@ -342,7 +342,7 @@ def test_which_products_have_few_rows_or_columns() -> None:
     assert kernels(replace(forward, n=5, b=(5, 1))) == ["pack_panels", "gemm"]
     columns = Product(1024, 10, 4096, (1, 1024), (10, 1))
     assert kernels(columns) == ["few_gemm"]
-    assert kernels(replace(columns, n=64, b=(64, 1))) == ["pack_columns", "gemm"]
+    assert kernels(replace(columns, n=64, b=(64, 1))) == ["pack_columns", "pack_panels", "gemm"]
     assert kernels(replace(columns, k=4)) == ["gemm"]  # storing takes the time
     rows = Product(1, 1024, 1024, (1024, 1), (1024, 1))
     assert kernels(rows) == kernels(rows, fixed_b=True) == ["few_gemm"]
