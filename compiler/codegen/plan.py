@@ -177,7 +177,7 @@ class _Planner:
 
     def _flush(self) -> None:
         """Write down the calls at hand, with barriers where they meet what others touched before."""
-        for strip in strips(self.line):
+        for strip in strips(self.line, self.records.threads):
             spans = [s for c in strip.calls for s in c.spans]
             if any(self.touched.meets(s) for s in spans):
                 self.statements.append(Statement("barrier"))

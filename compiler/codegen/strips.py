@@ -17,12 +17,11 @@ from math import lcm
 
 from compiler.codegen.spans import Placed
 
-LEAST = 8
-"""Blocks that a strip has at least: what threads share out evenly enough."""
+LEAST, SHARES = 8, 4
+"""Blocks that a strip has at least, and for each thread: what threads share out evenly enough."""
 
 BYTES = 1 << 16
 """Of the largest value, a block has about so many at least: a call takes a while, and it stays in the cache."""
-
 
 AHEAD = 12
 """Calls behind the first one that are looked at."""
@@ -37,21 +36,19 @@ class Strip:
     blocks: int = 0
 
 
-def strips(calls: Sequence[Placed]) -> Iterator[Strip]:
+def strips(calls: Sequence[Placed], threads: int) -> Iterator[Strip]:
     """All of these calls, in an order that gives the same results."""
     rest = deque(calls)
     while rest:
-        first = rest.popleft()
-        found = _Search(first)
-        for c in islice(rest, AHEAD if _can_run_in_blocks(first) else 0):
+        found = _Search(rest.popleft(), max(LEAST, SHARES * threads))
+        for c in islice(rest, AHEAD if found.strip.calls[0].step else 0):
             found.look_at(c)
-        strip = _cut(found.calls, found.rates)
-        if strip is None:
-            yield Strip(found.calls[:1])
+        if not found.strip.blocks:
+            yield found.strip
             continue
         yield from (Strip([c]) for c in found.early)
-        yield strip
-        for _ in range(len(found.calls) - 1 + len(found.early) + len(found.late)):
+        yield found.strip
+        for _ in range(len(found.strip.calls) - 1 + len(found.early) + len(found.late)):
             rest.popleft()
         rest.extendleft(reversed(found.late))
 
@@ -59,22 +56,24 @@ def strips(calls: Sequence[Placed]) -> Iterator[Strip]:
 class _Search:
     """The calls that can run together with the first one, and those in between.
 
-    rates: groups of items of each call for one of the first. early: calls that can run before them; late: behind them.
+    least: blocks of a strip. rates: groups of items of each call for one of the first. early: calls that can run before
+    them; late: behind them.
     """
 
-    def __init__(self, first: Placed) -> None:
-        self.calls, self.rates = [first], [Fraction(1)]
+    def __init__(self, first: Placed, least: int) -> None:
+        self.strip, self.rates, self.least = Strip([first]), [Fraction(1)], least
         self.early: list[Placed] = []
         self.late: list[Placed] = []
 
     def look_at(self, c: Placed) -> None:
         """Take the next call in."""
         waits = any(c.meets(other) for other in self.late)
-        rate = self._rate(c) if _can_run_in_blocks(c) and not waits else None
-        if rate is not None:
-            self.calls.append(c)
+        rate = self._rate(c) if c.step and not waits else None
+        strip = self._cut([*self.strip.calls, c], [*self.rates, rate]) if rate is not None else None
+        if rate is not None and strip is not None:
+            self.strip = strip
             self.rates.append(rate)
-        elif waits or any(c.meets(other) for other in self.calls):
+        elif waits or any(c.meets(other) for other in self.strip.calls):
             self.late.append(c)
         else:
             self.early.append(c)
@@ -82,7 +81,7 @@ class _Search:
     def _rate(self, c: Placed) -> Fraction | None:
         """Groups of items of a call for one of the first, if it can join."""
         found: set[Fraction] = set()
-        for other, rate in zip(self.calls, self.rates, strict=True):
+        for other, rate in zip(self.strip.calls, self.rates, strict=True):
             if c.meets(other):
                 ratio = other.ratio(c)
                 if ratio is None:
@@ -90,20 +89,13 @@ class _Search:
                 found.add(ratio * rate)
         return found.pop() if len(found) == 1 else None
 
-
-def _can_run_in_blocks(c: Placed) -> bool:
-    return c.step > 0 and c.groups >= LEAST
-
-
-def _cut(calls: Sequence[Placed], rates: Sequence[Fraction]) -> Strip | None:
-    """These calls as a strip, if they can be one."""
-    if len(calls) == 1:
-        return None
-    whole = lcm(*(r.denominator for r in rates))
-    unit = [int(r * whole) for r in rates]
-    most = max(s.piece * step for c, step in zip(calls, unit, strict=True) for s in c.spans)
-    blocks = -(-calls[0].groups // unit[0])
-    times = max(1, min(-(-BYTES // most), blocks // LEAST))
-    steps = [times * step * c.call.together for c, step in zip(calls, unit, strict=True)]
-    counts = {-(-c.call.n // step) for c, step in zip(calls, steps, strict=True)}
-    return Strip(calls, steps, counts.pop()) if len(counts) == 1 and min(counts) >= LEAST else None
+    def _cut(self, calls: Sequence[Placed], rates: Sequence[Fraction]) -> Strip | None:
+        """These calls as a strip, if they can be one."""
+        whole = lcm(*(r.denominator for r in rates))
+        unit = [int(r * whole) for r in rates]
+        most = max(s.piece * step for c, step in zip(calls, unit, strict=True) for s in c.spans)
+        blocks = -(-calls[0].groups // unit[0])
+        times = max(1, min(-(-BYTES // most), blocks // self.least))
+        steps = [times * step * c.call.together for c, step in zip(calls, unit, strict=True)]
+        counts = {-(-c.call.n // step) for c, step in zip(calls, steps, strict=True)}
+        return Strip(calls, steps, counts.pop()) if len(counts) == 1 and min(counts) >= self.least else None

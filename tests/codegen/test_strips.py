@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from compiler.codegen import strips as strips_module
 from compiler.codegen.build import compile_graph
 from compiler.codegen.calls import Call
-from compiler.codegen.kernels.gemm_tile import SHARES, TOGETHER, rows_together
+from compiler.codegen.kernels import gemm_tile
+from compiler.codegen.kernels.gemm_tile import TOGETHER, rows_together
 from compiler.codegen.native import kernel
 from compiler.codegen.spans import Placed, Span
-from compiler.codegen.strips import LEAST, Strip, strips
+from compiler.codegen.strips import LEAST, SHARES, Strip, strips
 from compiler.codegen.support import has_kernel
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
@@ -88,7 +89,7 @@ def in_order(found: list[Strip]) -> Iterator[tuple[Placed, range]]:
 @settings(max_examples=400, deadline=None)
 @given(placed())
 def test_the_order_of_strips_gives_what_the_order_of_calls_does(calls: list[Placed]) -> None:
-    found = list(strips(calls))
+    found = list(strips(calls, 1))
     assert sorted(id(c) for strip in found for c in strip.calls) == sorted(map(id, calls))
     expected, memory = list(range(ROOM)), list(range(ROOM))
     for c in calls:
@@ -105,7 +106,7 @@ def test_the_order_of_strips_gives_what_the_order_of_calls_does(calls: list[Plac
 @given(placed())
 def test_blocks_of_a_strip_do_not_meet(calls: list[Placed]) -> None:
     """Threads take blocks in any order."""
-    for strip in strips(calls):
+    for strip in strips(calls, 1):
         memories = []
         for order in (range(strip.blocks), reversed(range(strip.blocks))):
             memory = list(range(ROOM))
@@ -121,13 +122,13 @@ def test_blocks_of_a_strip_do_not_meet(calls: list[Placed]) -> None:
 def test_rows_together(m: int, tile: tuple[int, int]) -> None:
     rows = rows_together(m, *tile)
     if rows:
-        assert -(-m // rows) >= SHARES
+        assert -(-m // rows) >= gemm_tile.SHARES
         assert TOGETHER[0] * tile[1] <= rows * tile[0]
         assert rows <= TOGETHER[1]
         tiles = -(-rows // tile[0])
         assert rows >= tiles * tile[1], "some tile would be empty"
     else:
-        assert m <= SHARES * (TOGETHER[0] + tile[0])
+        assert m <= gemm_tile.SHARES * (TOGETHER[0] + tile[0])
 
 
 # --- whole graphs ------------------------------------------------------------------------------------------
@@ -260,8 +261,14 @@ def test_packing_and_sums_in_between_move(monkeypatch: pytest.MonkeyPatch) -> No
     assert ["loop_greater_where", "gemm"] in found
 
 
-@pytest.mark.parametrize("values", [(LEAST - 1), LEAST])
-def test_few_blocks_are_no_strip(values: int) -> None:
-    spans = [Span(0, 0, 16 * values, True, 16)]
-    calls = [Placed(Call(nothing, values, ()), 0, 1, spans, []) for _ in range(2)]
-    assert [bool(s.blocks) for s in strips(calls)] == ([True] if values == LEAST else [False, False])
+@pytest.mark.parametrize(("threads", "least"), [(1, LEAST), (2, LEAST), (4, 4 * SHARES), (32, 32 * SHARES)])
+def test_few_blocks_are_no_strip(threads: int, least: int) -> None:
+    for blocks in (least - 1, least):
+        calls = [Placed(Call(nothing, blocks, ()), 0, 1, [Span(0, 0, 16 * blocks, True, 16)], []) for _ in range(2)]
+        assert [s.blocks for s in strips(calls, threads)] == ([blocks] if blocks == least else [0, 0])
+
+
+def test_what_would_leave_too_few_blocks_stays_out() -> None:
+    """Two calls of 32 groups, then one of 4, which is alone."""
+    calls = [Placed(Call(nothing, n, ()), 0, 1, [Span(0, 0, 128, True, 128 // n)], []) for n in (32, 32, 4)]
+    assert [(len(s.calls), s.blocks) for s in strips(calls, 1)] == [(2, 8), (1, 0)]
