@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from functools import cached_property
 
 from compiler.codegen.calls import Call
 from compiler.ir.graph import Node
@@ -21,11 +21,6 @@ class Span:
     end: int
     written: bool
     piece: int = 0
-
-    def meets(self, other: Span) -> bool:
-        """Whether threads could meet: one side writes what the other reads or writes."""
-        overlap = self.block == other.block and self.start < other.end and other.start < self.end
-        return overlap and (self.written or other.written)
 
     def ratio(self, other: Span) -> Fraction | None:
         """How many groups of items of the other's call touch what one of this one's call does, if it can be said."""
@@ -78,14 +73,26 @@ class Placed:
         """How many groups of items there are that go together."""
         return -(-self.call.n // self.call.together)
 
+    @cached_property
+    def written(self) -> list[Span]:
+        """The memory that it writes."""
+        return [s for s in self.spans if s.written]
+
+    def meetings(self, other: Placed) -> Iterator[tuple[Span, Span]]:
+        """Where the order of the two calls matters: spans of both."""
+        for a in self.spans:
+            for b in other.spans if a.written else other.written:
+                if a.block == b.block and a.start < b.end and b.start < a.end:
+                    yield a, b
+
     def meets(self, other: Placed) -> bool:
         """Whether the order of the two calls matters."""
-        return any(a.meets(b) for a, b in product(self.spans, other.spans))
+        return any(True for _ in self.meetings(other))
 
     def ratio(self, other: Placed) -> Fraction | None:
         """How many groups of items of the other call belong to one of this; None: they wait for all of the other.
 
         They belong together if the calls meet in nothing but what both go through piece by piece, at the same rate.
         """
-        found = {a.ratio(b) for a, b in product(self.spans, other.spans) if a.meets(b)}
+        found = {a.ratio(b) for a, b in self.meetings(other)}
         return found.pop() if len(found) == 1 else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -55,9 +54,9 @@ def placed(draw: st.DrawFn) -> list[Placed]:
             else:
                 spans.append(Span(0, start, start + draw(st.sampled_from([8, 16])), written))
         step = 1 if any(s.piece for s in spans) else 0
-        if any(a.meets(b) and a.ratio(b) != 1 for a, b in combinations(spans, 2)):
-            continue  # its own items would meet
-        made.append(Placed(Call(nothing, groups * together, (), together=together), 0, step, spans, []))
+        call = Placed(Call(nothing, groups * together, (), together=together), 0, step, spans, [])
+        if all(a is b or a.ratio(b) == 1 for a, b in call.meetings(call)):  # else its own items would meet
+            made.append(call)
     return made
 
 
