@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from compiler.codegen.brief import is_brief
@@ -52,7 +52,7 @@ def make_plan(graph: Graph, threads: int = 1, states: Mapping[str, TensorType] |
 
     memory = place_parts(graph, s, placed)
     if (longer := placed(lingering(s, memory))).arena_bytes <= memory.arena_bytes:
-        memory = longer
+        memory = replace(longer, lives=memory.lives)  # what has to live: the rest may give way
     return _Planner(graph, s, memory, Records(graph, s, memory, threads)).plan()
 
 

@@ -148,11 +148,11 @@ def test_reshaped_is_what_numpy_does_without_a_copy(data: st.DataObject) -> None
 def recurrence(trans: int) -> Graph:
     """h = tanh(h @ w + x) over 5 steps, w of 40 x 40."""
     body = Builder()
-    h, x, w = body.input("h", f32(3, 40)), body.input("x", f32(3, 40)), body.capture("w", f32(40, 40))
+    h, x, w = body.input("h", f32(6, 40)), body.input("x", f32(6, 40)), body.capture("w", f32(40, 40))
     new = body.op("Tanh", body.op("Gemm", h, w, x, transB=trans))
     body.output("h_out", new)
     g = Builder()
-    start, xs, weights = g.input("start", f32(3, 40)), g.input("xs", f32(5, 3, 40)), g.input("weights", f32(40, 40))
+    start, xs, weights = g.input("start", f32(6, 40)), g.input("xs", f32(5, 6, 40)), g.input("weights", f32(40, 40))
     (last,) = g.add("Scan", [start, xs], {"body": body.build(), "num_scan_inputs": 1}, ["last"], [weights])
     g.output("last", last)
     return g.build()
@@ -164,7 +164,7 @@ def test_a_loop_packs_a_weight_once(trans: int) -> None:
     (cycle,) = [u.cycle for u in make_plan(graph).schedule.units if u.cycle is not None]
     assert "pack_panels" in names(cycle.before)
     assert "pack_panels" not in names(cycle.body)
-    check(graph, {"start": normal(3, 40), "xs": normal(5, 3, 40), "weights": normal(40, 40) / 6})
+    check(graph, {"start": normal(6, 40), "xs": normal(5, 6, 40), "weights": normal(40, 40) / 6})
 
 
 def names(units: list[Unit]) -> list[str]:
