@@ -84,15 +84,16 @@ def _pieces(statements: list[Statement]) -> list[list[Statement]]:
     current: list[Statement] = []
     calls = depth = 0
     for s in statements:
+        may_cut = depth == 0 and s.kind in ("node", "blocks")
         depth += (s.kind in ("if", "while", "blocks")) - (s.kind == "end")
-        if s.kind == "check" or (s.kind == "node" and calls >= PIECE and depth == 0):
+        if s.kind == "check" or (may_cut and calls >= PIECE):
             pieces += [current] if current else []
             current, calls = [], 0
         if s.kind == "check":
             pieces.append([s])
         else:
             current.append(s)
-            calls += s.kind == "call"
+            calls += s.kind in ("call", "part")
     return pieces + ([current] if current else [])
 
 

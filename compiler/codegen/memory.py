@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -267,12 +268,12 @@ class _Placement:
         """All results of an optimizer step over their states, or none."""
         pairs = renewed(node)
         roots = {v: self.s.root(v) for _, v in pairs}
-        reads = [self.s.root(v) for v in node.reads]
+        reads = Counter(self.s.root(v) for v in node.reads)
         alone = all(
             self.targets.get(new) == roots[v]
             and self.last[roots[v]] == at
             and roots[v] not in self.keep
-            and reads.count(roots[v]) == 1
+            and reads[roots[v]] == 1
             for new, v in pairs
         )
         self.m.inplace[id(u)] = dict(pairs) if alone else {}

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from compiler.codegen.emit import emit
+from compiler.codegen.emit import PIECE, emit
 from compiler.codegen.plan import make_plan
 from compiler.ir.builder import Builder
 from compiler.ir.graph import Graph
@@ -42,6 +42,19 @@ def test_every_kernel_that_is_called_is_shown_once() -> None:
     assert {f for f in defined if f.startswith("part")} == {"part0", "part1"}
     assert "pass" not in text.split()
     assert "# c0 = 0.0\ndef loop_relu" in text
+
+
+def test_functions_of_many_strips_are_cut() -> None:
+    """LLVM's time grows faster than the length of a function."""
+    b = Builder("deep")
+    y, w = b.input("x", TensorType("f32", (1024, 64))), b.input("w", TensorType("f32", (64, 64)))
+    for _ in range(PIECE):
+        y = b.op("Relu", b.op("MatMul", y, w))
+    b.output("y", y)
+    functions = re.split(r"^def ", source(b.build()), flags=re.MULTILINE)
+    called = [len(re.findall(r"_part\(table", f)) for f in functions if f.startswith("part")]
+    assert sum(called) > 1.2 * PIECE
+    assert max(called) < 1.2 * PIECE
 
 
 def test_long_nodes_are_comments_of_several_lines() -> None:
