@@ -20,6 +20,8 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: Sequence[
         name, found, size = v.rpartition("=")
         if not found or not name or not (size.isascii() and size.isdigit()) or not 1 <= int(size) < 2**63:
             raise click.BadParameter(f"{v!r} is not NAME=SIZE, as in N=64.", context, parameter)
+        if name in sizes:
+            raise click.BadParameter(f"dim {name!r} is given twice.", context, parameter)
         sizes[name] = int(size)
     return sizes
 

@@ -48,6 +48,7 @@ def test_no_arguments_and_help(onnxc: Callable[..., Done]) -> None:
         (["check", "a", "--dim", "N=-3"], "'N=-3' is not NAME=SIZE"),
         (["check", "a", "--dim", "N=1.5"], "'N=1.5' is not NAME=SIZE"),
         (["check", "a", "--dim", "=3"], "'=3' is not NAME=SIZE"),
+        (["check", "a", "--dim", "N=3", "--dim", "N=4"], "dim 'N' is given twice"),
         (["check", "a", "--dim", "N=²"], "'N=²' is not NAME=SIZE"),
         (["check", "a", "--dim", "N=99999999999999999999"], "is not NAME=SIZE"),
         (["dump-ir", "a", "--after", "nothing"], "There is no pass 'nothing': there are fold_constants, "),
