@@ -21,7 +21,8 @@ LEAST, SHARES = 8, 4
 """Blocks that a strip has at least, and for each thread: what threads share out evenly enough."""
 
 BYTES = 1 << 16
-"""Of the largest value, a block has about so many at least: a call takes a while, and it stays in the cache."""
+"""Of the largest value, a block has about so many at least: a call takes a while, and it stays in the cache. A smaller
+value stays there anyway."""
 
 AHEAD = 12
 """Calls behind the first one that are looked at."""
@@ -95,6 +96,8 @@ class _Search:
         unit = [int(r * whole) for r in rates]
         most = max(s.piece * step for c, step in zip(calls, unit, strict=True) for s in c.spans)
         blocks = -(-calls[0].groups // unit[0])
+        if most * blocks < BYTES:
+            return None
         times = max(1, min(-(-BYTES // most), blocks // self.least))
         steps = [times * step * c.call.together for c, step in zip(calls, unit, strict=True)]
         counts = {-(-c.call.n // step) for c, step in zip(calls, steps, strict=True)}

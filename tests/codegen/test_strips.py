@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -85,10 +86,16 @@ def in_order(found: list[Strip]) -> Iterator[tuple[Placed, range]]:
                 yield c, range(block * step, min(c.call.n, (block + 1) * step))
 
 
+def cut(calls: list[Placed], threads: int = 1) -> list[Strip]:
+    """The strips of calls, however little memory they go through."""
+    with patch.object(strips_module, "BYTES", 1):
+        return list(strips(calls, threads))
+
+
 @settings(max_examples=400, deadline=None)
 @given(placed())
 def test_the_order_of_strips_gives_what_the_order_of_calls_does(calls: list[Placed]) -> None:
-    found = list(strips(calls, 1))
+    found = cut(calls)
     assert sorted(id(c) for strip in found for c in strip.calls) == sorted(map(id, calls))
     expected, memory = list(range(ROOM)), list(range(ROOM))
     for c in calls:
@@ -105,7 +112,7 @@ def test_the_order_of_strips_gives_what_the_order_of_calls_does(calls: list[Plac
 @given(placed())
 def test_blocks_of_a_strip_do_not_meet(calls: list[Placed]) -> None:
     """Threads take blocks in any order."""
-    for strip in strips(calls, 1):
+    for strip in cut(calls):
         memories = []
         for order in (range(strip.blocks), reversed(range(strip.blocks))):
             memory = list(range(ROOM))
@@ -171,6 +178,7 @@ LARGE = np.zeros((4, 1 << 18), np.float32)
 
 def same_bits(graph: Graph, feeds: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The strips of a graph, once it has the same results as without, on any number of threads."""
+    monkeypatch.setattr(strips_module, "BYTES", 1 << 12)
     found = [strip for strip in parts(graph) if "softmax" not in strip[0]]
     feeds = {"large": LARGE, **feeds}
     bits = {outcome(graph, feeds, threads) for threads in (1, 2, 3)}
@@ -264,10 +272,17 @@ def test_packing_and_sums_in_between_move(monkeypatch: pytest.MonkeyPatch) -> No
 def test_few_blocks_are_no_strip(threads: int, least: int) -> None:
     for blocks in (least - 1, least):
         calls = [Placed(Call(nothing, blocks, ()), 0, 1, [Span(0, 0, 16 * blocks, True, 16)], []) for _ in range(2)]
-        assert [s.blocks for s in strips(calls, threads)] == ([blocks] if blocks == least else [0, 0])
+        assert [s.blocks for s in cut(calls, threads)] == ([blocks] if blocks == least else [0, 0])
 
 
 def test_what_would_leave_too_few_blocks_stays_out() -> None:
     """Two calls of 32 groups, then one of 4, which is alone."""
     calls = [Placed(Call(nothing, n, ()), 0, 1, [Span(0, 0, 128, True, 128 // n)], []) for n in (32, 32, 4)]
-    assert [(len(s.calls), s.blocks) for s in strips(calls, 1)] == [(2, 8), (1, 0)]
+    assert [(len(s.calls), s.blocks) for s in cut(calls)] == [(2, 32), (1, 0)]
+
+
+def test_small_values_are_no_strip() -> None:
+    """They stay in the cache anyway."""
+    for size in (strips_module.BYTES // 32 - 8, strips_module.BYTES // 32):
+        calls = [Placed(Call(nothing, 32, ()), 0, 1, [Span(0, 0, 32 * size, True, size)], []) for _ in range(2)]
+        assert len(list(strips(calls, 1))) == (1 if 32 * size >= strips_module.BYTES else 2)
