@@ -47,7 +47,7 @@ def strips(calls: Sequence[Placed], threads: int) -> Iterator[Strip]:
         if not found.strip.blocks:
             yield found.strip
             continue
-        yield from (Strip([c]) for c in found.early)
+        yield from strips(found.early, threads)
         yield found.strip
         for _ in range(len(found.strip.calls) - 1 + len(found.early) + len(found.late)):
             rest.popleft()

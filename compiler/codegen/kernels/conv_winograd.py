@@ -18,6 +18,7 @@ Soodhalter, D. Gregg, "Error Analysis and Improving the Accuracy of Winograd Con
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from typing import NamedTuple
 
 from compiler.codegen.calls import Call, In, Scratch, Site, Temp, Words
@@ -45,6 +46,8 @@ LARGE = 8 * 1024 * 1024
 """Bytes of transformed weights from which on they take twice as long: they do not stay in any cache."""
 START = 5
 """Time that the start and end of a register tile's sum cost, in terms of the sum."""
+EVEN = 1.03
+"""How much more the waste in panels may cost with whole images, or whole shares of them."""
 FEW = 8
 """Input channels below which the estimate does not hold: sums are too short."""
 
@@ -109,7 +112,7 @@ def make_weights(scheme: Filter) -> Kernel:
 
 @per_target
 def make_winograd(scheme: Filter) -> Kernel:
-    """Items [lo, hi) of a convolution: `span` rows of tiles of a group.
+    """Items [lo, hi) of a convolution: `span` rows of tiles of a group; those of all groups follow each other.
 
     plan: see `winograd`. u: the transformed weights. The sums of `near` output channels for nr tiles are made and
     transformed back while they are in the first-level cache; `lines` collects the rows of outputs of these channels
@@ -137,7 +140,7 @@ def make_winograd(scheme: Filter) -> Kernel:
         f = factors()
         ptr(f, 1)[0], ptr(f, 1)[1] = one, zero
         for item in range(lo, hi):
-            group, row0 = item // chunks, item % chunks * span
+            group, row0 = item % groups, item // groups * span
             row1 = min(row0 + span, images * th)
             inputs(row0, row1, x + size * group * cin * height * width, plan, cin, padded, scratch)
             o0 = 0
@@ -196,12 +199,18 @@ class Shares(NamedTuple):
 
 
 def shares_of(scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int) -> Shares:
-    """By shapes alone: as many tiles as fit the cache, but a panel, in panels that are nearly full, in eight shares."""
+    """By shapes alone: as many tiles as fit the cache, but a panel, in panels that are nearly full, in eight shares.
+
+    Rather a share of an image, or whole images: they can run in strips.
+    """
     nr, size = parts("f32").nr, ITEMSIZE["f32"]
     th, tw = tiles(scheme, geometry)
     rows, most = images * th, max(nr, CACHE // (size * scheme.a * scheme.a * cin))
     most = max(1, min(most // tw, max(-(-rows // -(-8 // groups)), -(-nr // tw)), rows))
-    span = min(range(1, most + 1), key=lambda n: -(-n * tw // nr) * nr / (n * tw) * (1 + 16 / (n * tw)))
+    def cost(n: int) -> float:
+        return -(-n * tw // nr) * nr / (n * tw) * (1 + 16 / (n * tw)) * (1 if th % n == 0 or n % th == 0 else EVEN)
+
+    span = min(range(1, most + 1), key=cost)
     return Shares(span, -(-rows // span), -(-span * tw // nr) * nr)
 
 
@@ -256,5 +265,7 @@ def winograd(
     taps = (8, -1) if geometry.transposed else (0, 1)
     shape = Words((cout, cin, *weights, *taps, *panels))
     first = Call(make_weights(scheme), groups * panels.panels, (site.read(1), shape, u))
-    args = (site.read(0), read_only(u), bias, site.write(), Words(words), Scratch(nbytes))
-    return [first, Call(make_winograd(scheme), groups * chunks, args)]
+    together = lcm(span, th)  # rows of tiles of whole images
+    x, y = site.in_pieces(images, together // th)
+    args = (x, read_only(u), bias, y, Words(words), Scratch(nbytes))
+    return [first, Call(make_winograd(scheme), groups * chunks, args, together=together // span * groups)]

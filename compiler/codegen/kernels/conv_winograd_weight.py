@@ -207,7 +207,7 @@ def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, co
     padded = (scheme.m * span + 3) * row + nr
     nbytes = size * (a * a * (x_words[9] + dy_words[9]) + pitch * nr + padded) + 64
     args = (site.read(1), site.read(0), sums, Words(words), Scratch(nbytes))
-    end = (read_only(sums), site.write(), Words(words), Scratch(size * a * a * panels * nr))
+    end = (read_only(sums), site.write(piece=size * cin * 9), Words(words), Scratch(size * a * a * panels * nr))
     return [
         Call(make_winograd_weight(scheme), groups * blocks * count_parts, args),
         Call(make_winograd_weight_end(scheme), groups * cout, end),

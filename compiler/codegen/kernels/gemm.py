@@ -82,7 +82,7 @@ class Product(Shape):
             columns = pack_columns(dtype, a, self.k, self.m, self.a[1], tile)
             before, left = [columns.call], (columns.memory, (0, mr))
         less, rows = short_rows(dtype, tile), 0
-        if anew is None and isinstance(b, In) and len(self.offsets) == 1 and self.k * panels * nr * size <= RIGHT:
+        if isinstance(b, In) and len(self.offsets) == 1 and self.k * panels * nr * size <= RIGHT:
             rows = rows_together(self.m, mr, mr if packed_a else less)
         if fixed or (rows and packed_b):
             assert isinstance(b, In)
