@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -253,6 +254,48 @@ def test_images(images: int, group: int, monkeypatch: pytest.MonkeyPatch) -> Non
     g.output("y", g.op("Sigmoid", g.op("Conv", pooled, g.const(normal(12, 12 // group, 1, 1)), group=group)))
     found = same_bits(g.build(), {"x": normal(images, 6, 10, 9)}, monkeypatch)
     assert found[0][1:3] == ["loop_relu", "max_pool"]
+
+
+@pytest.mark.parametrize("images", [8, 11])
+@pytest.mark.parametrize("group", [1, 2])
+def test_images_in_tiles(images: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Winograd's convolution, forward and backward, between activations; an image may be shared by several items."""
+    g = roomy()
+    x, dy = g.input("x", f32(images, 32, 32, 32)), g.input("dy", f32(images, 32, 32, 32))
+    pads = {"group": group, "pads": [1, 1, 1, 1]}
+    w, v = (g.const(normal(32, 32 // group, 3, 3)) for _ in range(2))
+    y = g.op("Relu", g.op("Conv", x, w, g.const(normal(32)), **pads))
+    g.output("y", g.op("Sigmoid", g.op("Conv", y, v, **pads)))
+    g.output("dx", g.op("ConvTranspose", g.op("Where", g.op("Greater", y, dy), dy, y), v, **pads))
+    found = same_bits(g.build(), {"x": normal(images, 32, 32, 32), "dy": normal(images, 32, 32, 32)}, monkeypatch)
+    neighbours = {pair for strip in found for pair in pairwise(strip)}
+    assert {("winograd", "loop_relu"), ("loop_greater_where", "winograd")} <= neighbours
+
+
+def test_the_weight_of_a_convolution_with_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = roomy()
+    x, dy = g.input("x", f32(8, 64, 32, 32)), g.input("dy", f32(8, 64, 32, 32))
+    w, rate = g.state("w", normal(64, 64, 3, 3)), g.const(np.float32(0.1))
+    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1], "dilations": [1, 1], "group": 1}
+    dw = g.op("onnxc.ConvWeightGrad", dy, x, **window)
+    g.update(w, g.op("Sub", w, g.op("Mul", dw, rate)))
+    found = same_bits(
+        run(g.build(), passes(has_kernel)), {"x": normal(8, 64, 32, 32), "dy": normal(8, 64, 32, 32)}, monkeypatch
+    )
+    assert found == [["winograd_weight_end", "sgd_step"]]
+
+
+def test_calls_before_a_strip_are_one_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes between the calls of a strip, and needs none of them, runs before."""
+    g = roomy()
+    x, other = g.input("x", f32(400, 64)), g.input("other", f32(500, 64))
+    w, v = g.input("w", f32(64, 64)), g.input("v", f32(64, 96))
+    first = g.op("MatMul", x, w)
+    second = g.op("MatMul", other, v)
+    g.output("second", g.op("Sigmoid", second))
+    g.output("first", g.op("Relu", first))
+    feeds = {"x": normal(400, 64), "other": normal(500, 64), "w": normal(64, 64), "v": normal(64, 96)}
+    assert same_bits(g.build(), feeds, monkeypatch) == [["gemm", "loop_sigmoid"], ["gemm", "loop_relu"]]
 
 
 def test_packing_and_sums_in_between_move(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ LARGE = 8 * 1024 * 1024
 """Bytes of transformed weights from which on they take twice as long: they do not stay in any cache."""
 START = 5
 """Time that the start and end of a register tile's sum cost, in terms of the sum."""
-EVEN = 1.03
+EVEN = 1.1
 """How much more the waste in panels may cost with whole images, or whole shares of them."""
 FEW = 8
 """Input channels below which the estimate does not hold: sums are too short."""
@@ -131,8 +131,8 @@ def make_winograd(scheme: Filter) -> Kernel:
         s = i64(plan, 0)
         height, width, th, tw, pitch, plane = s[0], s[1], s[5], s[6], s[8], s[9]
         images, groups, cin, cout, out_h, out_w = s[10], s[11], s[12], s[13], s[14], s[15]
-        span, chunks, block, near, cut, whole = s[16], s[17], s[18], s[19], s[20], s[21]
-        image_out, direct = groups * cout * out_h * out_w, s[22]
+        span, block, near, cut, whole, direct = s[16], s[17], s[18], s[19], s[20], s[21]
+        image_out = groups * cout * out_h * out_w
         depth = (cin + vl - 1) // vl * vl
         sums = scratch + size * a * a * plane
         lines = sums + size * near * a * a * nr
@@ -207,6 +207,7 @@ def shares_of(scheme: Filter, geometry: Geometry, images: int, groups: int, cin:
     th, tw = tiles(scheme, geometry)
     rows, most = images * th, max(nr, CACHE // (size * scheme.a * scheme.a * cin))
     most = max(1, min(most // tw, max(-(-rows // -(-8 // groups)), -(-nr // tw)), rows))
+
     def cost(n: int) -> float:
         return -(-n * tw // nr) * nr / (n * tw) * (1 + 16 / (n * tw)) * (1 if th % n == 0 or n % th == 0 else EVEN)
 
@@ -254,7 +255,6 @@ def winograd(
         cout,
         *out,
         span,
-        chunks,
         blocks(cin),
         near,
         panels.tall * mr,
