@@ -91,14 +91,10 @@ def make_call(do: Any, operands: int) -> Kernel:
         do(src, dst, dp)
 
     @kernel
-    def four(lo: int, hi: int, src: int, sp: int, dst: int, dp: int) -> None:
-        do(src, sp, dst, dp)
+    def five(lo: int, hi: int, src: int, sp: int, other: int, dst: int, dp: int) -> None:
+        do(src, sp, other, dst, dp)
 
-    @kernel
-    def five(lo: int, hi: int, src: int, sp: int, bias: int, dst: int, dp: int) -> None:
-        do(src, sp, bias, dst, dp)
-
-    return {3: three, 4: four, 5: five}[operands]
+    return {3: three, 5: five}[operands]
 
 
 @SCHEMES
@@ -112,12 +108,13 @@ def test_transforms_of_tiles(scheme: Filter, which: str) -> None:
     rng = np.random.default_rng(0)
     tiles = rng.integers(-3, 4, (vl, n, n)).astype(np.float32)
     if which == "inputs":  # of neighbouring tiles: they overlap
-        image = rng.integers(-3, 4, (n, m * (vl + 1))).astype(np.float32)
-        tiles = np.stack([image[:, t * m : t * m + n] for t in range(vl)])
-        source = np.stack([image[:, j::m] for j in range(m)], 1)
-        pitch = source[0].size
+        image = rng.integers(-3, 4, (2 * m, m * (vl + 1))).astype(np.float32)
+        tiles = np.stack([image[:n, t * m : t * m + n] for t in range(vl)])
+        lines = [[image[i::m, j : j + m * vl : m] for j in range(n)] for i in range(m)]
+        source = np.array(lines).reshape(m * n, -1)
+        pitch, row = source.shape[1], vl
     else:
-        source, pitch = np.zeros((n * n, vl + 3), np.float32), vl + 3
+        source, pitch, row = np.zeros((n * n, vl + 3), np.float32), vl + 3, 0
         source[:, :vl] = tiles.reshape(vl, -1).T
     result = p @ tiles @ p.T
     if which == "outputs":
@@ -126,10 +123,10 @@ def test_transforms_of_tiles(scheme: Filter, which: str) -> None:
         want[:, : m * vl] = (result + bias).transpose(1, 0, 2).reshape(m, -1)
         operands = [source.ctypes.data, pitch, bias.ctypes.data]
     else:
-        k = make_call(make_transform(matrix, m if which == "inputs" else 0), 4)
+        k = make_call(make_transform(matrix, m if which == "inputs" else 0), 5)
         want = np.zeros((a * a, vl + 2), np.float32)
         want[:, :vl] = result.reshape(vl, -1).T
-        operands = [source.ctypes.data, pitch]
+        operands = [source.ctypes.data, pitch, row]
     for run in (native(k), k):
         got = np.zeros_like(want)
         run(0, 1, *operands, got.ctypes.data, want.shape[1])
@@ -139,14 +136,15 @@ def test_transforms_of_tiles(scheme: Filter, which: str) -> None:
 @SCHEMES
 def test_elements_are_spread(scheme: Filter) -> None:
     m, vl = scheme.m, tile_for("f32").vl
-    line = np.arange(m * vl, dtype=np.float32)
-    want = np.zeros((m, vl + 3), np.float32)
-    want[:, :vl] = line.reshape(vl, m).T
-    k = make_call(make_spread(m), 3)
-    for run in (native(k), k):
-        got = np.zeros_like(want)
-        run(0, 1, line.ctypes.data, got.ctypes.data, want.shape[1])
-        np.testing.assert_array_equal(got, want)
+    line = np.arange(m * vl + m, dtype=np.float32)
+    for n in (m, scheme.a):
+        want = np.zeros((n, vl + 3), np.float32)
+        want[:, :vl] = [line[j : j + m * vl : m] for j in range(n)]
+        k = make_call(make_spread(m, n), 3)
+        for run in (native(k), k):
+            got = np.zeros_like(want)
+            run(0, 1, line.ctypes.data, got.ctypes.data, want.shape[1])
+            np.testing.assert_array_equal(got, want)
 
 
 def bound(scheme: Filter, x: Array, w: Array, b: Array | None, pads: Sequence[int], out: Sequence[int]) -> Array:

@@ -32,6 +32,7 @@ from compiler.codegen.kernels.winograd_tiles import (
     make_copy,
     make_inputs,
     panels_of,
+    spread_bytes,
     tiles,
 )
 from compiler.codegen.native import ITEMSIZE, Kernel, i64, kernel, make_micro, make_tile, per_target, tile_for
@@ -105,7 +106,7 @@ def make_weights(scheme: Filter) -> Kernel:
                     for v in range(min(vl, cin - c)):
                         for k in range(9):
                             taps[k * vl + v] = g[(c + v) * in_step + k * tap]
-                    transform(at, vl, to + size * c, rows * depth)
+                    transform(at, vl, 0, to + size * c, rows * depth)
 
     return winograd_weights
 
@@ -136,13 +137,13 @@ def make_winograd(scheme: Filter) -> Kernel:
         depth = (cin + vl - 1) // vl * vl
         sums = scratch + size * a * a * plane
         lines = sums + size * near * a * a * nr
-        padded = lines + size * near * m * m * pitch
+        spread = lines + size * near * m * m * pitch
         f = factors()
         ptr(f, 1)[0], ptr(f, 1)[1] = one, zero
         for item in range(lo, hi):
             group, row0 = item % groups, item // groups * span
             row1 = min(row0 + span, images * th)
-            inputs(row0, row1, x + size * group * cin * height * width, plan, cin, padded, scratch)
+            inputs(row0, row1, x + size * group * cin * height * width, plan, cin, spread, scratch)
             o0 = 0
             while o0 < cout:
                 some = 0
@@ -242,9 +243,8 @@ def winograd(
     th, tw = tiles(scheme, geometry)
     span, chunks, pitch = shares_of(scheme, geometry, images, groups, cin)
     near, panels = max(1, NEAR // (size * mr * a * a * nr)) * mr, panels_of(cout)
-    words = input_words(scheme, geometry, groups * cin, cin, pitch)
-    row, plane = words[7], words[9]
-    nbytes = size * (a * a * plane + near * (a * a * nr + m * m * pitch) + (m * span + 3) * row + nr)
+    words = input_words(scheme, geometry, groups * cin, cin, span, pitch)
+    nbytes = size * (a * a * words[9] + near * (a * a * nr + m * m * pitch) + nr) + spread_bytes(scheme, geometry, span)
     out = tuple(axis.out for axis in geometry.axes[1:])
     direct = int(tw % vl == 0 and out == (m * th, m * tw))  # vectors of tiles are pieces of rows, and all of them whole
     words = (

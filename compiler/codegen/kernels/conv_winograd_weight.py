@@ -18,7 +18,15 @@ from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm_tile import fitting, make_line, make_pack, parts, short_rows, tall_tiles
-from compiler.codegen.kernels.winograd_tiles import fastest, filtered, input_words, make_inputs, panels_of, tiles
+from compiler.codegen.kernels.winograd_tiles import (
+    fastest,
+    filtered,
+    input_words,
+    make_inputs,
+    panels_of,
+    spread_bytes,
+    tiles,
+)
 from compiler.codegen.native import (
     ITEMSIZE,
     Kernel,
@@ -71,7 +79,7 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
         count_blocks, wide, panels = s[26], s[27], s[28]
         right = scratch + size * a * a * plane
         packed = (right + size * a * a * plane_g + 63) // 64 * 64
-        padded = packed + size * pitch * nr
+        spread = packed + size * pitch * nr
         for item in range(lo, hi):
             part, block = item % count_parts, item // count_parts
             group, o0 = block // count_blocks, block % count_blocks * wide
@@ -81,8 +89,8 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
             for row0 in range(first, end, span):
                 row1 = min(row0 + span, end)
                 count = (row1 - row0) * tw
-                inputs(row0, row1, x + size * group * cin * height * width, plan, cin, padded, scratch)
-                gradients(row0, row1, dy + size * (group * cout + o0) * out_h * out_w, g, some, padded, right)
+                inputs(row0, row1, x + size * group * cin * height * width, plan, cin, spread, scratch)
+                gradients(row0, row1, dy + size * (group * cout + o0) * out_h * out_w, g, some, spread, right)
                 for q in range(a * a):
                     for p in range(panels):
                         source = scratch + size * (q * plane + p * nr * pitch)
@@ -126,7 +134,7 @@ def make_winograd_weight_end(scheme: Filter) -> Kernel:
                 line(f, 0, 0, w + size * (first + q * wide * nr), stride, count_parts, scratch + size * q * nr, 0)
             d = ptr(dw + size * item * cin * 9, 2)
             for c in range(0, cin, vl):
-                transform(scratch + size * c, panels * nr, at, vl)
+                transform(scratch + size * c, panels * nr, 0, at, vl)
                 for v in range(min(vl, cin - c)):
                     for k in range(9):
                         d[(c + v) * 9 + k] = taps[k * vl + v]
@@ -198,14 +206,13 @@ def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, co
     wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
     rows, panels = images * th, -(-cin // nr)
     pitch, count_parts = -(-span * tw // nr) * nr, -(-rows // part_rows)
-    x_words = input_words(scheme, geometry, groups * cin, cin, pitch)
+    x_words = input_words(scheme, geometry, groups * cin, cin, span, pitch)
     out_h, out_w = (axis.out for axis in geometry.axes[1:])
-    row, whole = x_words[7], groups * cout * out_h * out_w
-    dy_words = (out_h, out_w, whole, 0, 0, th, tw, row, pitch, wide * pitch + 16)
+    whole, line = groups * cout * out_h * out_w, x_words[7]
+    dy_words = (out_h, out_w, whole, 0, 0, th, tw, line, pitch, wide * pitch + tile_for("f32").vl)
     words = (*x_words, *dy_words, cin, cout, rows, span, part_rows, count_parts, blocks, wide, panels)
     sums = Temp("sums", size * groups * blocks * count_parts * a * a * panels * wide * nr)
-    padded = (scheme.m * span + 3) * row + nr
-    nbytes = size * (a * a * (x_words[9] + dy_words[9]) + pitch * nr + padded) + 64
+    nbytes = size * (a * a * (x_words[9] + dy_words[9]) + pitch * nr) + 64 + spread_bytes(scheme, geometry, span)
     args = (site.read(1), site.read(0), sums, Words(words), Scratch(nbytes))
     end = (read_only(sums), site.write(piece=size * cin * 9), Words(words), Scratch(size * a * a * panels * nr))
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm_tile import parts, short_rows, tall_tiles
@@ -50,19 +50,32 @@ def panels_of(cout: int) -> Panels:
     return Panels(tall + short, tall, tall * mr + short * less)
 
 
-def input_words(scheme: Filter, geometry: Geometry, channels: int, of_group: int, pitch: int) -> tuple[int, ...]:
-    """What `make_inputs` needs to transform `of_group` of `channels` channels.
+def input_words(
+    scheme: Filter, geometry: Geometry, channels: int, of_group: int, span: int, pitch: int
+) -> tuple[int, ...]:
+    """What `make_inputs` needs to transform `of_group` of `channels` channels, `span` rows of tiles at most.
 
     pitch: elements from one channel's tiles to the next. Words: input height and width, elements from one image to the
-    next, row and column of the first tap, rows and columns of tiles, elements of a padded row, pitch, elements from
-    one of the a*a planes to the next.
+    next, row and column of the first tap, rows and columns of tiles, elements of a line of spread rows, pitch, elements
+    from one of the a*a planes to the next.
     """
     _, h, w = geometry.axes
-    vl = tile_for("f32").vl
     th, tw = tiles(scheme, geometry)
     first = [axis.before - 2 if geometry.transposed else -axis.before for axis in (h, w)]
-    row = scheme.m * (-(-tw // vl) * vl + vl)
-    return (h.size, w.size, channels * h.size * w.size, *first, th, tw, row, pitch, of_group * pitch + 16)
+    plane = of_group * pitch + tile_for("f32").vl
+    return (h.size, w.size, channels * h.size * w.size, *first, th, tw, line_of(scheme, geometry, span), pitch, plane)
+
+
+def line_of(scheme: Filter, geometry: Geometry, span: int) -> int:
+    """Elements of a line of `make_inputs`: `span` rows of an image's tiles and one more, at one place of a tile."""
+    vl, (th, tw) = tile_for("f32").vl, tiles(scheme, geometry)
+    return -(-(min(span, th) + 1) * tw // vl) * vl + vl
+
+
+def spread_bytes(scheme: Filter, geometry: Geometry, span: int) -> int:
+    """Bytes of the memory `spread` of `make_inputs`."""
+    vl, (_, tw), a, m = tile_for("f32").vl, tiles(scheme, geometry), scheme.a, scheme.m
+    return parts("f32").size * m * (2 * (-(-tw // vl) * vl + vl) + a * line_of(scheme, geometry, span))
 
 
 @per_target
@@ -90,67 +103,70 @@ def make_copy() -> Inline[[int, int, int, int], None]:
 def make_inputs(matrix: Matrix, m: int) -> Kernel:
     """Rows [lo, hi) of tiles of all images: P d P', P = matrix [a, n], as [a*a][channel][tile]; tiles are m apart.
 
-    words: see `input_words`. x: the first of `channels` channels, of image 0. padded: memory for the rows of one
-    channel and one more; a row has zeros around, and its elements are spread: all that are first of their m, then all
-    that are second, and so on, so that those at one place of neighbouring tiles are neighbours. Writes run up to vl
-    elements over the end of the tiles: the next channel comes later, behind the last is slack.
+    words: see `input_words`. x: the first of `channels` channels, of image 0. spread: memory for a row with zeros
+    around, one of zeros, and for the rows of an image's channel: [m][n][line]. A line has the elements at one place of
+    a row of m rows of an image after the other, those of all tiles next to each other, so that vectors take tiles from
+    several rows. Writes run up to vl elements over the end of tiles: the next channel comes later, behind the last is
+    slack.
     """
     _, _, size, number, ptr = parts("f32")
-    vl, halo = tile_for("f32").vl, len(matrix[0]) - m
-    transform, copy, spread = make_transform(matrix, m), make_copy(), make_spread(m)
+    vl, n = tile_for("f32").vl, len(matrix[0])
+    transform, copy, part = make_transform(matrix, m), make_copy(), make_spread(m, n)
     factor, one, zero = make_tile(1, "f32"), number(1), number(0)
 
+    @inline
+    def clear(d: Any, u: int, line: int, tw: int) -> None:
+        """Element u of a row is zero, in both tiles that it is of."""
+        j, t = u % m, u // m
+        if t < tw:
+            d[j * line + t] = zero
+        if j + m < n and t > 0:
+            d[(j + m) * line + t - 1] = zero
+
     @kernel
-    def winograd_inputs(lo: int, hi: int, x: int, words: int, channels: int, padded: int, v: int) -> None:
+    def winograd_inputs(lo: int, hi: int, x: int, words: int, channels: int, spread: int, v: int) -> None:
         s = i64(words, 0)
         height, width, image, h0, w0 = s[0], s[1], s[2], s[3], s[4]
-        th, tw, row, pitch, plane = s[5], s[6], s[7], s[8], s[9]
-        part = row // m
-        wide = part - vl
+        th, tw, line, pitch, plane = s[5], s[6], s[7], s[8], s[9]
+        row = m * ((tw + vl - 1) // vl * vl + vl)
         left = min(max(0, -w0), row)
         end = max(left, min(row, width - w0))
-        used = m * tw + halo
         limit = (hi - 1) // th * image + channels * height * width + SLACK
         f = factor()
         ptr(f, 1)[0] = one
-        line, rows = padded, padded + size * row
-        e = ptr(line, 2)
+        zeros, lines = spread + size * row, spread + 2 * size * row
+        e, nothing = ptr(spread, 2), ptr(zeros, 4)
         for j in range(left):  # beside the rows, for all channels
             e[j] = zero
         for j in range(end, row):
             e[j] = zero
+        for j in range(row):
+            nothing[j] = zero
         for c in range(channels):
             at = lo
             while at < hi:
                 r0 = at % th
-                n, h = min(th - r0, hi - at), h0 + m * r0
+                count, h = min(th - r0, hi - at), h0 + m * r0
                 first = at // th * image + c * height * width + h * width + w0
-                for q in range(m * n + halo):
-                    source, to = first + q * width, rows + size * q * row
-                    d = ptr(to, 3)
+                for q in range(m * count + n - m):
+                    source, to = first + q * width, lines + size * (q % m * n * line + q // m * tw)
+                    beside = source >= 0 and source + row <= limit  # what is not in the image is read, and lost
+                    start = x + size * source
                     if h + q < 0 or h + q >= height:
-                        for j in range(row):
-                            d[j] = zero
-                    elif source >= 0 and source + row <= limit:  # of what is not in the image, the rows beside are read
-                        for t in range(0, wide, vl):
-                            spread(x + size * (source + m * t), to + size * t, part)
-                        g = ptr(x + size * (source + m * wide), 2)
-                        for j in range(halo):
-                            d[j * part + wide] = g[j]
-                        for j in range(left):
-                            d[j % m * part + j // m] = zero
-                        for j in range(end, used):
-                            d[j % m * part + j // m] = zero
-                    else:
-                        copy(f, x + size * (source + left), line + size * left, end - left)
-                        for t in range(0, wide, vl):
-                            spread(line + size * m * t, to + size * t, part)
-                        for j in range(halo):
-                            d[j * part + wide] = e[m * wide + j]
-                for r in range(n):
-                    to = v + size * (c * pitch + (at - lo + r) * tw)
+                        start, beside = zeros, False
+                    elif not beside:
+                        copy(f, start + size * left, spread + size * left, end - left)
+                        start = spread
                     for t in range(0, tw, vl):
-                        transform(rows + size * (m * r * row + t), row, to + size * t, plane)
-                at += n
+                        part(start + size * m * t, to + size * t, line)
+                    if beside:
+                        d = ptr(to, 3)
+                        for u in range(left):
+                            clear(d, u, line, tw)
+                        for u in range(end, m * tw + n - m):
+                            clear(d, u, line, tw)
+                for t in range(0, count * tw, vl):
+                    transform(lines + size * t, line, tw, v + size * (c * pitch + (at - lo) * tw + t), plane)
+                at += count
 
     return winograd_inputs

@@ -95,43 +95,38 @@ def transposed(matrix: Matrix) -> Matrix:
     return tuple(zip(*matrix, strict=True))
 
 
-def make_transform(matrix: Matrix, step: int = 0) -> Primitive[[int, int, int, int], None]:
-    """transform(src, sp, dst, dp): X = P d P' for vl tiles d at once, P = matrix [a, n], float32.
+def make_transform(matrix: Matrix, m: int = 0) -> Primitive[[int, int, int, int, int], None]:
+    """transform(src, sp, row, dst, dp): X = P d P' for vl tiles d at once, P = matrix [a, n], float32.
 
     Offsets count elements, vl is the number of lanes (`tile_for("f32").vl`). X[i, j] of tile t goes to
-    dst[(i*a + j)*dp + t]; d[i, j] comes from src[(i*n + j)*sp + t], or, for a step, from
-    src[i*sp + j%step * sp/step + t + j//step]: tiles whose rows lie `step` elements apart in rows that are spread.
+    dst[(i*a + j)*dp + t]; d[i, j] comes from src[(i*n + j)*sp + t], or, for tiles m apart, from
+    src[((i%m)*n + j)*sp + i//m*row + t]: m rows of images are followed by the next m.
     """
     n, vl = len(matrix[0]), tile_for("f32").vl
+    m = m or n
 
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
-        src, sp, dst, dp = args
+        src, sp, row, dst, dp = args
         source, target = (b.inttoptr(p, F32.as_pointer()) for p in (src, dst))
 
-        def place(i: Any, j: Any) -> Any:
-            if not step:
-                return b.mul(sp, b.add(b.mul(i, I64(n)), j))
-            across = b.mul(b.urem(j, I64(step)), b.udiv(sp, I64(step)))
-            return b.add(b.add(b.mul(sp, i), across), b.udiv(j, I64(step)))
+        def get(i: Any, j: Any) -> Any:
+            place = b.mul(sp, b.add(b.mul(b.urem(i, I64(m)), I64(n)), j))
+            return load(b, b.gep(source, [b.add(place, b.mul(b.udiv(i, I64(m)), row))]), _vector(), 4)
 
         def put(i: Any, row: list[Any]) -> None:
             for j, value in enumerate(row):
                 store(b, value, b.gep(target, [b.mul(dp, b.add(b.mul(i, I64(len(matrix))), I64(j)))]), 4)
 
-        _both(b, matrix, lambda i, j: load(b, b.gep(source, [place(i, j)]), _vector(), 4), put)
+        _both(b, matrix, get, put)
         return void(cx)
 
-    def lowering(tc: Any, src: Any, sp: Any, dst: Any, dp: Any) -> Any:
-        return types.void(*[types.int64] * 4), generate
+    def lowering(tc: Any, src: Any, sp: Any, row: Any, dst: Any, dp: Any) -> Any:
+        return types.void(*[types.int64] * 5), generate
 
-    def transform(src: int, sp: int, dst: int, dp: int) -> None:
+    def transform(src: int, sp: int, row: int, dst: int, dp: int) -> None:
         s, d, p = PlainPointer(src, "f32"), PlainPointer(dst, "f32"), np.array(matrix, np.float32)
         for t in range(vl):
-            places = [
-                i * sp + j % step * (sp // step) + t + j // step if step else (i * n + j) * sp + t
-                for i in range(n)
-                for j in range(n)
-            ]
+            places = [(i % m * n + j) * sp + i // m * row + t for i in range(n) for j in range(n)]
             tile = np.array([s[at] for at in places], np.float32).reshape(n, n)
             for q, value in enumerate((p @ tile @ p.T).reshape(-1)):
                 d[q * dp + t] = value
@@ -175,16 +170,20 @@ def make_collect(matrix: Matrix) -> Primitive[[int, int, int, int, int], None]:
     return primitive(lowering)(collect)
 
 
-def make_spread(m: int) -> Primitive[[int, int, int], None]:
-    """spread(src, dst, dp): dst[j*dp + t] = src[t*m + j] for j < m and t < vl, float32. m is a power of two."""
+def make_spread(m: int, n: int) -> Primitive[[int, int, int], None]:
+    """spread(src, dst, dp): dst[j*dp + t] = src[t*m + j] for j < n and t < vl, float32.
+
+    m is a power of two, n at most 2*m.
+    """
     vl = tile_for("f32").vl
 
     def generate(cx: Any, b: Any, sig: Any, args: Any) -> Any:
         src, dst, dp = args
         source, target = (b.inttoptr(p, F32.as_pointer()) for p in (src, dst))
-        line = [load(b, b.gep(source, [I64(k * vl)]), _vector(), 4) for k in range(m)]
-        for j, value in enumerate(_parted(b, line)):
-            store(b, value, b.gep(target, [b.mul(dp, I64(j))]), 4)
+        for first in range(0, n, m):
+            line = [load(b, b.gep(source, [I64(first + k * vl)]), _vector(), 4) for k in range(m)]
+            for j, value in enumerate(_parted(b, line)[: n - first], first):
+                store(b, value, b.gep(target, [b.mul(dp, I64(j))]), 4)
         return void(cx)
 
     def lowering(tc: Any, src: Any, dst: Any, dp: Any) -> Any:
@@ -192,7 +191,7 @@ def make_spread(m: int) -> Primitive[[int, int, int], None]:
 
     def spread(src: int, dst: int, dp: int) -> None:
         s, d = PlainPointer(src, "f32"), PlainPointer(dst, "f32")
-        for j in range(m):
+        for j in range(n):
             for t in range(vl):
                 d[j * dp + t] = s[t * m + j]
 
