@@ -24,8 +24,9 @@ from typing import NamedTuple
 from compiler.codegen.calls import Call, In, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.gemm_tile import blocks, parts, short_rows
+from compiler.codegen.kernels.gemm_tile import blocks, fitting, parts, short_rows
 from compiler.codegen.kernels.winograd_tiles import (
+    Line,
     fastest,
     filtered,
     input_words,
@@ -55,23 +56,23 @@ FEW = 8
 
 @dataclass(frozen=True)
 class Cost:
-    """Times to transform a tile of inputs or of outputs, or the weights of two channels for each lane; see `choose`."""
+    """Times to transform inputs, a tile of outputs, or the weights of two channels for each lane; see `choose`."""
 
-    inputs: int
+    inputs: Line
     outputs: int
     weights: int
 
     def time(self, scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> int:
         """Of a group of a convolution."""
-        vl, a, (th, tw) = tile_for("f32").vl, scheme.a, tiles(scheme, geometry)
+        vl, a = tile_for("f32").vl, scheme.a
         _, chunks, pitch = shares_of(scheme, geometry, images, groups, cin)
-        lanes, count = images * th * -(-tw // vl) * vl, chunks * pitch
+        count = chunks * pitch
         products = count * a * a * (cin + START) * panels_of(cout).rows
         weights = self.weights * vl * cin * cout * (2 if ITEMSIZE["f32"] * a * a * cin * cout > LARGE else 1)
-        return products + self.inputs * lanes * cin + self.outputs * count * cout + weights
+        return products + self.inputs.time(scheme, geometry, images, cin) + self.outputs * count * cout + weights
 
 
-COSTS = {F2: Cost(112, 106, 25), F4: Cost(400, 300, 60)}
+COSTS = {F2: Cost(Line(950, 45), 90, 25), F4: Cost(Line(2240, 256), 280, 60)}
 
 
 @per_target
@@ -226,8 +227,7 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
     """
     if not filtered(geometry, dtype) or cin < FEW or not images * geometry.output_size * cout:
         return None
-    nr = parts(dtype).nr
-    direct = images * geometry.output_size * (9 * cin + START) * (-(-cout // nr) * nr)
+    direct = images * geometry.output_size * (9 * cin + START) * fitting(dtype, cout)[1]
     schemes = COSTS if geometry.transposed else [F2]
     return fastest({s: COSTS[s].time(s, geometry, images, groups, cin, cout) for s in schemes}, direct)
 

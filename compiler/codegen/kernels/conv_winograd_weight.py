@@ -19,6 +19,7 @@ from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm_tile import fitting, make_line, make_pack, parts, short_rows, tall_tiles
 from compiler.codegen.kernels.winograd_tiles import (
+    Line,
     fastest,
     filtered,
     input_words,
@@ -168,25 +169,26 @@ def split(scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int
 
 @dataclass(frozen=True)
 class Cost:
-    """Times to transform a tile of x or dy, or the weights of two channels for each lane, or to add a run to a sum."""
+    """Times to transform x and dy, or the weights of two channels for each lane, or to add a run to a sum."""
 
-    x: int
-    dy: int
+    x: Line
+    dy: Line
     weights: int
     run: int
 
     def time(self, scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> int:
         """Of the gradient of a group's weights."""
-        nr, vl = parts("f32").nr, tile_for("f32").vl
-        a, (th, tw) = scheme.a, tiles(scheme, geometry)
+        nr, vl, a = parts("f32").nr, tile_for("f32").vl, scheme.a
+        th, tw = tiles(scheme, geometry)
         wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
-        lanes, count_parts = images * th * -(-tw // vl) * vl, -(-images * th // part_rows)
+        count_parts = -(-images * th // part_rows)
         terms = images * th * tw + count_parts * (-(-part_rows // span) * self.run + END)
         products = terms * a * a * (-(-cin // nr) * nr) * blocks * wide
-        return products + lanes * (self.x * cin * blocks + self.dy * cout) + self.weights * vl * cin * cout
+        x, dy = (c.time(scheme, geometry, images, n) for c, n in ((self.x, cin * blocks), (self.dy, cout)))
+        return products + x + dy + self.weights * vl * cin * cout
 
 
-COSTS = {F2: Cost(190, 75, 25, 10), F4: Cost(550, 450, 60, 20)}
+COSTS = {F2: Cost(Line(950, 45), Line(680, 33), 25, 10), F4: Cost(Line(2240, 256), Line(1600, 192), 60, 20)}
 
 
 def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, cout: int) -> Filter | None:

@@ -16,6 +16,18 @@ SLACK = 32
 """Elements that may be read behind any value."""
 
 
+class Line(NamedTuple):
+    """Time of `make_inputs` for a row of tiles of a channel, in multiply-adds: to begin with, and for each tile."""
+
+    row: int
+    tile: int
+
+    def time(self, scheme: Filter, geometry: Geometry, images: int, channels: int) -> int:
+        """Of these channels of all images."""
+        th, tw = tiles(scheme, geometry)
+        return images * channels * th * (self.row + self.tile * tw)
+
+
 def filtered(geometry: Geometry, dtype: str) -> bool:
     """Whether there is a scheme for these taps: 3 x 3 next to each other, at every position, in float32."""
     d, h, w = geometry.axes
