@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +17,7 @@ from compiler.codegen.build import compile_graph
 from compiler.codegen.calls import Call
 from compiler.codegen.kernels import gemm_tile
 from compiler.codegen.kernels.gemm_tile import TOGETHER, rows_together
-from compiler.codegen.native import kernel
+from compiler.codegen.native import kernel, tile_for
 from compiler.codegen.spans import Placed, Span
 from compiler.codegen.strips import LEAST, SHARES, Strip, strips
 from compiler.codegen.support import has_kernel
@@ -260,16 +259,21 @@ def test_images(images: int, group: int, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("group", [1, 2])
 def test_images_in_tiles(images: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Winograd's convolution, forward and backward, between activations; an image may be shared by several items."""
+    pads = {"group": group, "pads": [1, 1, 1, 1]}
+    w, v = normal(32, 32 // group, 3, 3), normal(32, 32 // group, 3, 3)
+    g = roomy()
+    x = g.input("x", f32(images, 32, 32, 32))
+    y = g.op("Relu", g.op("Conv", x, g.const(w), g.const(normal(32)), **pads))
+    g.output("y", g.op("Sigmoid", g.op("Conv", y, g.const(v), **pads)))
+    found = same_bits(g.build(), {"x": normal(images, 32, 32, 32)}, monkeypatch)
+    assert found == [["winograd", "loop_relu", "winograd", "loop_sigmoid"]]
     g = roomy()
     x, dy = g.input("x", f32(images, 32, 32, 32)), g.input("dy", f32(images, 32, 32, 32))
-    pads = {"group": group, "pads": [1, 1, 1, 1]}
-    w, v = (g.const(normal(32, 32 // group, 3, 3)) for _ in range(2))
-    y = g.op("Relu", g.op("Conv", x, w, g.const(normal(32)), **pads))
-    g.output("y", g.op("Sigmoid", g.op("Conv", y, v, **pads)))
-    g.output("dx", g.op("ConvTranspose", g.op("Where", g.op("Greater", y, dy), dy, y), v, **pads))
+    dx = g.op("ConvTranspose", g.op("Where", g.op("Greater", x, dy), dy, x), g.const(v), **pads)
+    g.output("dx", g.op("Sigmoid", dx))
     found = same_bits(g.build(), {"x": normal(images, 32, 32, 32), "dy": normal(images, 32, 32, 32)}, monkeypatch)
-    neighbours = {pair for strip in found for pair in pairwise(strip)}
-    assert {("winograd", "loop_relu"), ("loop_greater_where", "winograd")} <= neighbours
+    whole = [["loop_greater_where", "winograd", "loop_sigmoid"]]
+    assert found == whole or (found == [] and tile_for("f32").vl < 16)  # else items may go beyond an image
 
 
 def test_the_weight_of_a_convolution_with_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
