@@ -157,6 +157,8 @@ def train(
             note(f"the model has no use for {', '.join(map(repr, trainer.unused))} of the data")
         for text in trainer.notes:
             note(shell(text))
+        if out is None and folder is None:
+            note("the trained weights are written nowhere: give --out FILE, or --run DIR")
         try:
             done = command.progress.follow(trainer, run, epochs, signals, as_json)
         finally:
