@@ -152,8 +152,8 @@ def test_training_goes_on_after_a_bad_label() -> None:
             before = bits(bad.state)
             for wrong in (2, -1, 2**40):
                 message = (
-                    r"label out of range \[0, 2\) among the values of 'label', in node '(cross_entropy|loss)'; "
-                    "nothing was updated: correct"
+                    rf"^'label'\[3\] is {wrong}: label out of range \[0, 2\), in node '(cross_entropy|loss)'; nothing "
+                    "was updated: correct the input and call again$"
                 )
                 with pytest.raises(compiler.InputError, match=message):
                     bad(x=x, label=np.append(label[:3], wrong))

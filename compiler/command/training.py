@@ -136,12 +136,13 @@ def train(
             stop_on_nan=stop_on_nan,
         )
 
-        def fits(trainer: Trainer) -> None:
-            run.check(trainer)
+        def fits(trainer: Trainer) -> bool:
+            goes_on = run.check(trainer, epochs)
             if averaged:
                 trainer.step.averaged()  # an error now if there are none, rather than after the training
-            if not as_json:
+            if goes_on and not as_json:
                 click.echo("compiling...", err=True)
+            return goes_on
 
         trainer = work.Trainer(
             model,
@@ -157,6 +158,8 @@ def train(
             note(f"the model has no use for {', '.join(map(repr, trainer.unused))} of the data")
         for text in trainer.notes:
             note(shell(text))
+        if out is None and folder is None:
+            note("the trained weights are written nowhere: give --out FILE, or --run DIR")
         try:
             done = command.progress.follow(trainer, run, epochs, signals, as_json)
         finally:

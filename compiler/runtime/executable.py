@@ -111,4 +111,5 @@ class Executable:
         if not name:
             return RefusedError(message)
         index = tuple(int(i) for i in np.unravel_index(element, feeds[name].shape))
+        message = message.replace(f" among the values of {name!r}", "")  # which the error says, with the place
         return RefusedError(message, name, index, feeds[name][index].item())

@@ -75,10 +75,11 @@ def load_checkpoint(
 
 def check_checkpoint(
     path: str | os.PathLike[str], state: Mapping[str, Array], identity: Identity, samples: int, batch: int
-) -> None:
-    """StateError as `load_checkpoint` raises it. Nothing is overwritten."""
-    saved, _ = _read(path, identity, samples, batch)
+) -> Position:
+    """The position of a checkpoint. StateError as `load_checkpoint` raises it. Nothing is overwritten."""
+    saved, position = _read(path, identity, samples, batch)
     saved.put({n: np.empty_like(a) for n, a in state.items()})
+    return position
 
 
 def _read(path: str | os.PathLike[str], identity: Identity, samples: int, batch: int) -> tuple[Saved, Position]:

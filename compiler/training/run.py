@@ -26,7 +26,7 @@ from compiler.errors import (
 from compiler.runtime.files import remove_parts
 from compiler.training.log import Log, Row, Written, check_log, mark, read_log
 from compiler.training.metrics import LOSS
-from compiler.training.position import NO_ROW
+from compiler.training.position import NO_ROW, Position
 from compiler.training.trainer import Epoch, Progress, Trainer, column
 
 CHECKPOINT, BEST, LAST, LOG = "checkpoint.safetensors", "best.onnx", "last.onnx", "log.csv"
@@ -180,14 +180,17 @@ class Run:
             if self._unlock is not None:
                 self._unlock()
 
-    def check(self, trainer: Trainer) -> None:
+    def check(self, trainer: Trainer, epochs: int | None = None) -> bool:
         """An error now, rather than when training begins: as an argument `compiling` of a trainer, before it compiles.
 
-        InputError: what decides which epoch is best is not measured. StateError: the checkpoint is of no use.
+        Gives whether there is anything to train, of so many epochs in all. InputError: what decides which epoch is best
+        is not measured. StateError: the checkpoint is of no use.
         """
         self._monitored(_check_trainer(trainer))
-        if self._resume and self.checkpoint is not None:
-            trainer.check(self.checkpoint)
+        if not self._resume or self.checkpoint is None:
+            return True
+        at = trainer.check(self.checkpoint)
+        return epochs is None or (at.epoch < epochs and not self._waited(at))
 
     def _train(
         self,
@@ -232,7 +235,7 @@ class Run:
                 progress(epoch, done, loss)
 
         def waited() -> bool:
-            if at.epoch < epochs and self._waited(trainer):
+            if at.epoch < epochs and self._waited(at):
                 self.ended = "early stop"
             return self.ended == "early stop"
 
@@ -287,9 +290,8 @@ class Run:
         if self.checkpoint is not None:
             trainer.save(self.checkpoint)
 
-    def _waited(self, trainer: Trainer) -> bool:
+    def _waited(self, at: Position) -> bool:
         """Whether training has gone on long enough without a better model; epochs without a run do not count."""
-        at = trainer.position
         waits = sum(row != NO_ROW for row in at.rows[max(at.first, at.best_epoch) :])
         return self._early_stop is not None and waits >= self._early_stop
 

@@ -107,7 +107,7 @@ class Trainer:
     it is left out. shuffle: whether each epoch has an order of its own, drawn from the seed; else samples come as they
     lie in memory. dims: of symbols that do not count samples. Other arguments as for `compiler.compile`. initialize:
     run the model's initialization first. compiling: called with the trainer when all is known to fit, before anything
-    is compiled.
+    is compiled; if it gives False, nothing is compiled or initialized now, as for a run that is done.
 
     step: the StepFunction. position: where training stands. unused: arrays of the data that the model does not take.
     notes: what is allowed, but may not be meant. loss: the output that is its loss, "" if there is none, None while it
@@ -228,8 +228,8 @@ class Trainer:
         }  # fmt: skip
         self._source, self._fixed, self._algorithm = source, fixed, algorithm
         self._identity: Identity | None = None
-        if compiling is not None:
-            compiling(self)
+        if compiling is not None and compiling(self) is False:
+            return
         work.warm_up()
         if initialize:
             self.step.initialize(seed)
@@ -346,10 +346,10 @@ class Trainer:
         """
         save_checkpoint(checked_path("path", path), self.step.state, self.position, self.identity())
 
-    def check(self, path: str | os.PathLike[str]) -> None:
-        """StateError if `resume` would raise it."""
+    def check(self, path: str | os.PathLike[str]) -> Position:
+        """Where training would stand after `resume`. StateError if that would raise it."""
         state, path = self.step.state, checked_path("path", path)
-        check_checkpoint(path, state, self.identity(), self.samples, self.batch)
+        return check_checkpoint(path, state, self.identity(), self.samples, self.batch)
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint, also in the middle of an epoch, with the same bits as without a break.

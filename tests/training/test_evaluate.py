@@ -107,7 +107,7 @@ def test_names_are_checked_as_for_a_step(step: Any) -> None:
 @pytest.mark.parametrize(
     ("opset", "message"),
     [
-        (17, r"^'label'\[2\] is -1: label out of range \[0, 2\) among the values of 'label'"),
+        (17, r"^'label'\[2\] is -1: label out of range \[0, 2\), in node"),
         (11, r"^Gather: index out of range \[-2, 2\) among the values of 'label_or_2_if_negative'"),
     ],
 )

@@ -446,8 +446,8 @@ def test_where_a_step_finds_a_label_that_is_wrong() -> None:
         list(trainer.run(1))
     assert (e.value.input, e.value.index, e.value.value, e.value.sample) == ("label", (first,), 7, first)
     assert str(e.value) == (
-        f"'label'[{first}] of the data is 7: label out of range [0, 3) among the values of 'label', in node "
-        "'loss/loss'; nothing was updated: correct the data"
+        f"'label'[{first}] of the data is 7: label out of range [0, 3), in node 'loss/loss'; nothing was updated: "
+        "correct the data"
     )
     assert trainer._metrics is not None
     with pytest.raises(compiler.RefusedError, match=r"'label'\[17\] of the validation data is 7: .*correct the data$"):
