@@ -125,9 +125,10 @@ class Repeats:
         found = []
         for v, (nbytes, start, end) in self.lives.items():
             uses = self.uses.get(v, set())
+            done = self.plan.position.get(v, start)  # (the parts of a Concat may be there, and be read, before it)
             if (
                 nbytes < least
-                or start > peak
+                or done > peak
                 or end <= peak
                 or peak in uses
                 or v in self.needed
@@ -137,13 +138,13 @@ class Repeats:
             later = [p for p in uses if p > peak]
             if not later:
                 continue
-            first, before = min(later), max((p for p in uses if p < peak), default=start)
+            first, before = min(later), max((p for p in uses if p < peak), default=done)
             need = self._need(v, first, expensive, top=nbytes)
             if need is None:
                 continue
             nodes, kept = need
             cost = sum(cost_of(node, self.graph) for node in nodes)
-            repeat = Repeat(v, nbytes, max(before, start), first, nodes, kept, cost)
+            repeat = Repeat(v, nbytes, max(before, done), first, nodes, kept, cost)
             if 4 * repeat.gain(peak) >= nbytes:
                 found.append(repeat)
         return found

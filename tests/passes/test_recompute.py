@@ -217,3 +217,21 @@ def test_what_has_parts_is_computed_again_with_them() -> None:
     verify(changed)
     assert meaning(changed) == meaning(graph)
     assert {"Concat", "Softmax"} <= set(repeats(changed))
+
+
+def test_what_is_not_yet_whole_is_not_computed_again() -> None:
+    """The memory of a Concat is in use from its first part on, which is read before there is a second one."""
+    b = Builder()
+    x = b.input("x", SQUARE)
+    early = b.op("Softmax", b.op("MatMul", x, x))
+    v = b.op("MatMul", early, x)
+    for _ in range(3):  # the peak, which lasts until the first part is read again
+        v = b.op("MatMul", v, x)
+    late = b.op("Softmax", b.op("MatMul", v, early))
+    whole = b.op("Concat", early, late, axis=0)
+    b.output("y", b.op("MatMul", whole, x))
+    graph = b.build()
+    found = footprint(graph)
+    start = next(start for value, _, start, _ in found.lives if value == whole)
+    assert start < int(usage(found).argmax()) < found.position[whole]
+    assert least(graph, footprint) == found.total
