@@ -436,3 +436,30 @@ def test_a_slope_that_is_no_parameter_does_not_train() -> None:
     assert trained(make_training_model(model_of(nodes, {"w": numbers(3, 2)}), loss="mse")) == {"w"}
     nodes = [constant("w", numbers(3, 2)), *nodes]  # all that this file has is in nodes
     assert trained(make_training_model(model_of(nodes, {}), loss="mse")) == {"w", "slope"}
+
+
+@pytest.mark.parametrize("hidden", [1, 3])
+def test_biases_of_recurrent_layers_are_joined(hidden: int) -> None:
+    """As PyTorch's exporter writes them: two biases in one operand, which may be zeros or single numbers."""
+    nodes = [
+        helper.make_node("Concat", ["own", "recurrent"], ["both"], axis=0),
+        helper.make_node("Unsqueeze", ["both", "axis"], ["b"]),
+        helper.make_node("GRU", ["x", "w", "r", "b"], ["", "y"], hidden_size=hidden),
+    ]
+    weights = {
+        "w": numbers(1, 3 * hidden, 2),
+        "r": numbers(1, 3 * hidden, hidden),
+        "own": np.zeros(3 * hidden, np.float32),
+        "recurrent": np.full(3 * hidden, 0.5, np.float32),
+        "axis": np.array([0]),
+    }
+    model = model_of(nodes, weights, x=(5, "N", 2), y=(1, "N", hidden))
+    assert trained(make_training_model(model, loss="mse", target="t", batch="N")) == {"w", "r", "own", "recurrent"}
+    padded = [
+        helper.make_node("Concat", ["x", "own"], ["wide"], axis=1),
+        helper.make_node("MatMul", ["wide", "w"], ["y"]),
+    ]
+    weights = {"own": np.zeros((4, 1), np.float32), "w": numbers(4, 2)}
+    assert trained(
+        make_training_model(model_of(padded, weights, (4, 3), (4, 2)), loss="mse", target="t", batch=None)
+    ) == {"w"}

@@ -139,6 +139,7 @@ def _weights_and_fillers(facts: Facts, known: Mapping[str, Candidate]) -> tuple[
     origin = {name: name for name in known}  # value -> the candidate that it is a view of
     varying = set(facts.inputs)
     doubtful: set[str] = set()
+    recurrent = _recurrent(facts)
     for node in all_nodes(facts.model.graph):
         operands = [v for v in node.input if v]
         if node.op_type in _VIEWS and operands and operands[0] in origin:
@@ -149,8 +150,12 @@ def _weights_and_fillers(facts: Facts, known: Mapping[str, Candidate]) -> tuple[
             origin |= kept
             varying.update(v for _, body in bodies(node) for v in defined(body) if v not in kept)
         for position, v in enumerate(node.input):
-            if v in origin and _is_weight(node, position, known[origin[v]], facts, learned, varying, doubtful):
-                (filling if _is_filler(node, position, known[origin[v]]) else found).add(origin[v])
+            if v not in origin:
+                continue
+            tensor = known[origin[v]]
+            part = node.op_type == "Concat" and tensor.node is None and node.output[0] in recurrent
+            if _is_weight(node, position, tensor, facts, learned, varying, doubtful, part=part):
+                (filling if _is_filler(node, position, tensor) else found).add(origin[v])
         if any(v in learned or (v in origin and origin[v] in found) for v in operands):
             learned.update(node.output)
         if any(v in varying for v in operands):
@@ -161,6 +166,17 @@ def _weights_and_fillers(facts: Facts, known: Mapping[str, Candidate]) -> tuple[
     return {name: c for name, c in known.items() if name in found}, [n for n in known if n in filling - found]
 
 
+def _recurrent(facts: Facts) -> set[str]:
+    """The values that become weights of recurrent layers."""
+    found: set[str] = set()
+    for node in reversed(list(all_nodes(facts.model.graph))):
+        if node.op_type in ("RNN", "GRU", "LSTM"):
+            found.update(v for i, v in enumerate(node.input) if i in _WEIGHTS[node.op_type] and v)
+        elif not found.isdisjoint(node.output):
+            found.update(node.input if node.op_type == "Concat" else node.input[:1] if node.op_type in _VIEWS else [])
+    return found
+
+
 def _is_weight(
     node: NodeProto,
     position: int,
@@ -169,11 +185,14 @@ def _is_weight(
     learned: set[str],
     varying: set[str],
     doubtful: set[str],
+    *,
+    part: bool,
 ) -> bool:
+    """part: of the weights of a recurrent layer, which exporters join."""
     if not tensor.shape or tensor.elem_type not in TRAINABLE:
         return False
     if node.op_type in _WEIGHTS:
-        return position in _WEIGHTS[node.op_type] and (node.op_type != "Concat" or _is_token(tensor))
+        return position in _WEIGHTS[node.op_type] and (node.op_type != "Concat" or part or _is_token(tensor))
     if node.op_type not in ("Add", "Mul") or _is_mask(tensor.read(), node.op_type):
         return False
     other = node.input[1 - position]
