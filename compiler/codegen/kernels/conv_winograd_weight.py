@@ -17,7 +17,7 @@ from typing import NamedTuple
 from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.gemm_tile import fitting, make_line, make_pack, parts, short_rows, tall_tiles
+from compiler.codegen.kernels.gemm_tile import NARROW, fitting, make_line, make_pack, parts, short_rows, tall_tiles
 from compiler.codegen.kernels.winograd_tiles import (
     Line,
     fastest,
@@ -31,6 +31,7 @@ from compiler.codegen.kernels.winograd_tiles import (
 from compiler.codegen.native import (
     ITEMSIZE,
     Kernel,
+    Tile,
     i64,
     kernel,
     make_micro_add,
@@ -59,16 +60,16 @@ END = 6
 
 
 @per_target
-def make_winograd_weight(scheme: Filter) -> Kernel:
+def make_winograd_weight(scheme: Filter, tile: Tile) -> Kernel:
     """Items [lo, hi) of the a*a sums: a part of the rows of tiles, for `wide` output channels of a group.
 
     plan: see `winograd_weight`. w: [group][block of channels][part][a*a][panel of input channels][wide][nr]. A run of
     `span` rows is one chain of multiply-adds; runs add up in order.
     """
-    mr, nr, size, _, _ = parts("f32")
-    a, side, less = scheme.a, transpose_block(size), short_rows("f32")
-    micro, short_micro = make_micro_add("f32"), make_micro_add("f32", tile_for("f32")._replace(mr=less))
-    pack = make_pack("f32")
+    mr, nr, size, _, _ = parts("f32", tile)
+    a, side, less = scheme.a, min(transpose_block(size), nr), short_rows("f32", tile)
+    micro, short_micro = make_micro_add("f32", tile), make_micro_add("f32", tile._replace(mr=less))
+    pack = make_pack("f32", tile)
     inputs, gradients = make_inputs(scheme.bt, scheme.m), make_inputs(transposed(scheme.at), scheme.m)
 
     @kernel
@@ -112,11 +113,11 @@ def make_winograd_weight(scheme: Filter) -> Kernel:
 
 
 @per_target
-def make_winograd_weight_end(scheme: Filter) -> Kernel:
+def make_winograd_weight_end(scheme: Filter, tile: Tile) -> Kernel:
     """Output channels [lo, hi) of dw, of all groups: the parts added up in order, then G' W G."""
-    _, nr, size, number, ptr = parts("f32")
+    _, nr, size, number, ptr = parts("f32", tile)
     a, vl = scheme.a, tile_for("f32").vl
-    line, transform = make_line("f32"), make_transform(transposed(scheme.g))
+    line, transform = make_line("f32", tile), make_transform(transposed(scheme.g))
     factor, nine = make_tile(1, "f32"), make_tile(9 * vl, "f32")
     one = number(1)
 
@@ -143,6 +144,14 @@ def make_winograd_weight_end(scheme: Filter) -> Kernel:
     return winograd_weight_end
 
 
+def tile_of(cin: int) -> tuple[Tile, float]:
+    """The tile that takes the least time for so many input channels, of whole vectors; and that time, in channels."""
+    usual = tile_for("f32")
+    narrow = Tile(8, 1, usual.vl)
+    times = {usual: float(-(-cin // usual.nr) * usual.nr), narrow: NARROW * -(-cin // narrow.nr) * narrow.nr}
+    return min(times.items(), key=lambda found: found[1])
+
+
 class Split(NamedTuple):
     """How the work is cut: output channels of an item, blocks of them, rows of tiles of a part and of a run."""
 
@@ -154,9 +163,9 @@ class Split(NamedTuple):
 
 def split(scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> Split:
     """By shapes alone."""
-    nr, size = parts("f32").nr, ITEMSIZE["f32"]
-    a, (th, tw) = scheme.a, tiles(scheme, geometry)
-    wide = panels_of(-(-cout // -(-cout // WIDE))).rows
+    tile, _ = tile_of(cin)
+    a, nr, size, (th, tw) = scheme.a, tile.nr, ITEMSIZE["f32"], tiles(scheme, geometry)
+    wide = panels_of(-(-cout // -(-cout // WIDE)), tile).rows
     rows, blocks = images * th, -(-cout // wide)
     of_part = size * groups * blocks * a * a * -(-cin // nr) * wide * nr
     shares = min(rows, -(-ITEMS // (groups * blocks)))
@@ -178,12 +187,12 @@ class Cost:
 
     def time(self, scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> int:
         """Of the gradient of a group's weights."""
-        nr, vl, a = parts("f32").nr, tile_for("f32").vl, scheme.a
+        vl, a = tile_for("f32").vl, scheme.a
         th, tw = tiles(scheme, geometry)
         wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
         count_parts = -(-images * th // part_rows)
         terms = images * th * tw + count_parts * (-(-part_rows // span) * self.run + END)
-        products = terms * a * a * (-(-cin // nr) * nr) * blocks * wide
+        products = int(terms * a * a * tile_of(cin)[1] * blocks * wide)
         x, dy = (c.time(scheme, geometry, images, n) for c, n in ((self.x, cin * blocks), (self.dy, cout)))
         return products + x + dy + self.weights * vl * cin * cout
 
@@ -201,8 +210,8 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
 
 def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, cout: int) -> list[Call]:
     """As `conv_weight.conv_weight_grad`, by a scheme. cin, cout: channels of a group."""
-    _, nr, size, _, _ = parts("f32")
-    a = scheme.a
+    tile, _ = tile_of(cin)
+    a, nr, size = scheme.a, tile.nr, ITEMSIZE["f32"]
     images, groups = site.type(0).shape[0], site.node.attr("group", 1)
     th, tw = tiles(scheme, geometry)
     wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
@@ -218,6 +227,6 @@ def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, co
     args = (site.read(1), site.read(0), sums, Words(words), Scratch(nbytes))
     end = (read_only(sums), site.write(piece=size * cin * 9), Words(words), Scratch(size * a * a * panels * nr))
     return [
-        Call(make_winograd_weight(scheme), groups * blocks * count_parts, args),
-        Call(make_winograd_weight_end(scheme), groups * cout, end),
+        Call(make_winograd_weight(scheme, tile), groups * blocks * count_parts, args),
+        Call(make_winograd_weight_end(scheme, tile), groups * cout, end),
     ]

@@ -7,7 +7,18 @@ from typing import Any, NamedTuple
 
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm_tile import parts, short_rows, tall_tiles
-from compiler.codegen.native import Inline, Kernel, i64, inline, kernel, make_micro, make_tile, per_target, tile_for
+from compiler.codegen.native import (
+    Inline,
+    Kernel,
+    Tile,
+    i64,
+    inline,
+    kernel,
+    make_micro,
+    make_tile,
+    per_target,
+    tile_for,
+)
 from compiler.codegen.native.winograd import Filter, Matrix, make_spread, make_transform
 
 GAIN = 1.05
@@ -54,9 +65,9 @@ class Panels(NamedTuple):
     rows: int
 
 
-def panels_of(cout: int) -> Panels:
+def panels_of(cout: int, tile: Tile | None = None) -> Panels:
     """With short panels at the end where fewer rows are then wasted."""
-    mr, less = parts("f32").mr, short_rows("f32")
+    mr, less = parts("f32", tile).mr, short_rows("f32", tile)
     tall = tall_tiles(cout, mr, less)
     short = -(-max(0, cout - tall * mr) // less)
     return Panels(tall + short, tall, tall * mr + short * less)
