@@ -222,8 +222,8 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
 
     F(4 x 4) is for ConvTranspose only, which data gradients are. Results of Conv mostly go on to a Relu or a maximum,
     where the last bits decide which way a gradient takes: they stay as near to the exact ones as the direct sum's.
-    Times in multiply-adds of the micro kernel, measured on Zen 3 (AVX2): of the products of either way with their
-    waste at the edges of tiles and panels, and of Winograd's transforms. (Wider vectors make all of them faster alike.)
+    Times in multiply-adds of the micro kernel, measured on Zen 4 (AVX-512, and AVX2 on the same): of the products of
+    either way with their waste at the edges of tiles and panels, and of Winograd's transforms.
     """
     if not filtered(geometry, dtype) or cin < FEW or not images * geometry.output_size * cout:
         return None
