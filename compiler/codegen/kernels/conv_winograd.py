@@ -26,7 +26,7 @@ from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
 from compiler.codegen.kernels.gemm_tile import blocks, fitting, parts, short_rows
 from compiler.codegen.kernels.winograd_tiles import (
-    Line,
+    RowTime,
     fastest,
     filtered,
     input_words,
@@ -58,7 +58,7 @@ FEW = 8
 class Cost:
     """Times to transform inputs, a tile of outputs, or the weights of two channels for each lane; see `choose`."""
 
-    inputs: Line
+    inputs: RowTime
     outputs: int
     weights: int
 
@@ -72,7 +72,7 @@ class Cost:
         return products + self.inputs.time(scheme, geometry, images, cin) + self.outputs * count * cout + weights
 
 
-COSTS = {F2: Cost(Line(950, 45), 90, 25), F4: Cost(Line(2240, 256), 280, 60)}
+COSTS = {F2: Cost(RowTime(950, 45), 90, 25), F4: Cost(RowTime(2240, 256), 280, 60)}
 
 
 @per_target

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from compiler.codegen.calls import Call, Scratch, Site, Temp, Words
 from compiler.codegen.kernels.common import read_only
 from compiler.codegen.kernels.conv_geometry import Geometry
-from compiler.codegen.kernels.gemm_tile import NARROW, fitting, make_line, make_pack, parts, short_rows, tall_tiles
+from compiler.codegen.kernels.gemm_tile import fitting, make_line, make_pack, parts, short_rows, tall_tiles
 from compiler.codegen.kernels.winograd_tiles import (
-    Line,
+    RowTime,
     fastest,
     filtered,
     input_words,
@@ -144,14 +144,6 @@ def make_winograd_weight_end(scheme: Filter, tile: Tile) -> Kernel:
     return winograd_weight_end
 
 
-def tile_of(cin: int) -> tuple[Tile, float]:
-    """The tile that takes the least time for so many input channels, of whole vectors; and that time, in channels."""
-    usual = tile_for("f32")
-    narrow = Tile(8, 1, usual.vl)
-    times = {usual: float(-(-cin // usual.nr) * usual.nr), narrow: NARROW * -(-cin // narrow.nr) * narrow.nr}
-    return min(times.items(), key=lambda found: found[1])
-
-
 class Split(NamedTuple):
     """How the work is cut: output channels of an item, blocks of them, rows of tiles of a part and of a run."""
 
@@ -163,7 +155,7 @@ class Split(NamedTuple):
 
 def split(scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int, cout: int) -> Split:
     """By shapes alone."""
-    tile, _ = tile_of(cin)
+    tile, _ = fitting("f32", cin, whole=True)
     a, nr, size, (th, tw) = scheme.a, tile.nr, ITEMSIZE["f32"], tiles(scheme, geometry)
     wide = panels_of(-(-cout // -(-cout // WIDE)), tile).rows
     rows, blocks = images * th, -(-cout // wide)
@@ -180,8 +172,8 @@ def split(scheme: Filter, geometry: Geometry, images: int, groups: int, cin: int
 class Cost:
     """Times to transform x and dy, or the weights of two channels for each lane, or to add a run to a sum."""
 
-    x: Line
-    dy: Line
+    x: RowTime
+    dy: RowTime
     weights: int
     run: int
 
@@ -192,12 +184,12 @@ class Cost:
         wide, blocks, part_rows, span = split(scheme, geometry, images, groups, cin, cout)
         count_parts = -(-images * th // part_rows)
         terms = images * th * tw + count_parts * (-(-part_rows // span) * self.run + END)
-        products = int(terms * a * a * tile_of(cin)[1] * blocks * wide)
+        products = int(terms * a * a * fitting("f32", cin, whole=True)[1] * blocks * wide)
         x, dy = (c.time(scheme, geometry, images, n) for c, n in ((self.x, cin * blocks), (self.dy, cout)))
         return products + x + dy + self.weights * vl * cin * cout
 
 
-COSTS = {F2: Cost(Line(950, 45), Line(680, 33), 25, 10), F4: Cost(Line(2240, 256), Line(1600, 192), 60, 20)}
+COSTS = {F2: Cost(RowTime(950, 45), RowTime(680, 33), 25, 10), F4: Cost(RowTime(2240, 256), RowTime(1600, 192), 60, 20)}
 
 
 def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, cout: int) -> Filter | None:
@@ -210,7 +202,7 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
 
 def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, cout: int) -> list[Call]:
     """As `conv_weight.conv_weight_grad`, by a scheme. cin, cout: channels of a group."""
-    tile, _ = tile_of(cin)
+    tile, _ = fitting("f32", cin, whole=True)
     a, nr, size = scheme.a, tile.nr, ITEMSIZE["f32"]
     images, groups = site.type(0).shape[0], site.node.attr("group", 1)
     th, tw = tiles(scheme, geometry)

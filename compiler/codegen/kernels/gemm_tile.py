@@ -66,14 +66,18 @@ NARROW = 1.2
 """Time of a multiply-add in a narrow tile, in terms of the usual one: fewer of them for each load."""
 
 
-def fitting(dtype: str, columns: int) -> tuple[Tile, float]:
-    """The tile that takes the least time for so many columns: the usual or a narrow one; and that time, in columns."""
+def fitting(dtype: str, columns: int, *, whole: bool = False) -> tuple[Tile, float]:
+    """The tile that takes the least time for so many columns: the usual or a narrow one; and that time, in columns.
+
+    whole: its vectors are those of the usual one.
+    """
     best = tile = tile_for(dtype)
     least, factor = float(-(-columns // tile.nr) * tile.nr), 1.0
+    shortest = best.vl if whole else 16 // ITEMSIZE[dtype]
     for _ in range(2):
         nv, vl = (tile.nv // 2, tile.vl) if tile.nv > 1 else (1, tile.vl // 2)
         tile, factor = Tile(8, nv, vl), factor * NARROW
-        if vl * ITEMSIZE[dtype] >= 16 and factor * -(-columns // tile.nr) * tile.nr < least:
+        if vl >= shortest and factor * -(-columns // tile.nr) * tile.nr < least:
             best, least = tile, factor * -(-columns // tile.nr) * tile.nr
     return best, least
 

@@ -27,7 +27,7 @@ SLACK = 32
 """Elements that may be read behind any value."""
 
 
-class Line(NamedTuple):
+class RowTime(NamedTuple):
     """Time of `make_inputs` for a row of tiles of a channel, in multiply-adds: to begin with, and for each tile."""
 
     row: int
