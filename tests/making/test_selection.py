@@ -188,6 +188,34 @@ def test_weights_that_a_loop_hands_on_train() -> None:
     assert compiler.check(training) == ()
 
 
+def test_what_is_cut_is_read_once() -> None:
+    """As torch.onnx.export orders the gates of a bias, which may begin as 0: no exporter merged anything."""
+    nodes = [
+        *(helper.make_node("Slice", ["own", f"from{i}", f"from{i + 1}"], [f"part{i}"]) for i in range(3)),
+        helper.make_node("Concat", ["part1", "part0", "part2", "recurrent"], ["both"], axis=0),
+        helper.make_node("Unsqueeze", ["both", "from0"], ["b"]),
+        helper.make_node("GRU", ["x", "w", "r", "b"], ["", "y"], hidden_size=2),
+    ]
+    given = {"w": numbers(1, 6, 2), "r": numbers(1, 6, 2), "own": np.zeros(6, np.float32), "recurrent": numbers(6)}
+    cuts = {f"from{i}": np.array([2 * i]) for i in range(4)}
+    training = make_training_model(model_of(nodes, given | cuts, (5, "N", 2), (1, "N", 2)), loss="mse")
+    assert trained(training) == set(given)
+    assert merged(training) == []
+
+
+def test_weights_that_are_cast_like_another_value_train() -> None:
+    """As torch.onnx.export writes the scale and bias of nn.GroupNorm with optimize=False."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("CastLike", ["factor", "h"], ["factor1"]),
+        helper.make_node("Mul", ["h", "factor1"], ["scaled"]),
+        helper.make_node("CastLike", ["shift", "scaled"], ["shift1"]),
+        helper.make_node("Add", ["scaled", "shift1"], ["y"]),
+    ]
+    given = {"w": numbers(3, 2), "factor": np.ones(2, np.float32), "shift": np.zeros(2, np.float32)}
+    assert trained(make_training_model(model_of(nodes, given), loss="mse")) == set(given)
+
+
 def test_a_model_of_arithmetic_only_trains_its_constants() -> None:
     nodes = [helper.make_node("Mul", ["x", "a"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])]
     model = model_of(nodes, {"a": numbers(3), "b": numbers(3)}, y=("N", 3))

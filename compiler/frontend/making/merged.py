@@ -15,11 +15,11 @@ def merged(model: ModelProto) -> list[str]:
     """Notes on variables of a training model that may be meant as several.
 
     Weights that are shared on purpose are rarely all the same number, but scales and biases of an untrained network
-    are, and exporters merge them.
+    are, and exporters merge them. Nodes that cut a tensor, as the gates out of a bias, read no more than it.
     """
     variables = {b.key for info in model.training_info for b in info.update_binding}
     readers: dict[str, list[str]] = {}
-    for node in all_nodes(model.graph):
+    for node in (n for n in all_nodes(model.graph) if n.op_type != "Slice"):
         for v in dict.fromkeys(node.input):
             if v in variables:
                 readers.setdefault(v, []).append(repr(node_name(node)))

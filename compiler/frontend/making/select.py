@@ -48,7 +48,7 @@ _WEIGHTS: dict[str, set[int]] = {
     "Concat": set(range(64)),  # a class token
 }
 _VIEWS = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Split", "Expand"}
-_VIEWS |= {"QuantizeLinear", "DequantizeLinear"}
+_VIEWS |= {"CastLike", "QuantizeLinear", "DequantizeLinear"}
 _FILLED = {f"{kind}Normalization": {1: 1, 2: 0} for kind in ("Batch", "Group", "Instance", "Layer", "RMS")}
 """Normalizations, and the numbers that exporters fill their operands with where a layer has no weights."""
 
