@@ -43,13 +43,13 @@ class Outcome:
         """The ratio of the quickest other side."""
         return min(self.ratios().values(), default=None)
 
-    def floor(self) -> float:
+    def floor(self, limits: Limits) -> float:
         """Seconds that the products take at the limit of multiply-adds."""
-        return self.flops / (self.limits.gflops * 1e9)
+        return self.flops / (limits.gflops * 1e9)
 
-    def traffic(self) -> float:
+    def traffic(self, limits: Limits) -> float:
         """Seconds that the optimizer's reads and writes take at the memory's bandwidth; less if they are in a cache."""
-        return ADAM_BYTES * self.numbers / (self.limits.gbytes * 1e9)
+        return ADAM_BYTES * self.numbers / (limits.gbytes * 1e9)
 
 
 @dataclass
@@ -69,13 +69,18 @@ class Report:
             "python": platform.python_version(),
             "versions": versions,
             "absent": dict(self.absent),
-            "cases": [_case(o) for o in self.outcomes],
+            "cases": [_case(o, self.limits(o.threads)) for o in self.outcomes],
             "means": {str(t): self.means(t) for t in self.threads()},
         }
 
     def threads(self) -> list[int]:
         """The numbers of threads that were measured."""
         return list(dict.fromkeys(o.threads for o in self.outcomes))
+
+    def limits(self, threads: int) -> Limits:
+        """The machine's limits: the best that was measured. A neighbour on the machine can slow one measurement."""
+        found = [o.limits for o in self.outcomes if o.threads == threads]
+        return Limits(threads, max(x.gflops for x in found), max(x.gbytes for x in found))
 
     def means(self, threads: int) -> dict[str, float]:
         """Geometric means of the ratios to the best other side: of the six workloads of the targets, and of all.
@@ -110,7 +115,7 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(sum(logarithms) / len(logarithms))
 
 
-def _case(o: Outcome) -> dict[str, Any]:
+def _case(o: Outcome, limits: Limits) -> dict[str, Any]:
     medians = o.medians()
     return {
         "workload": o.workload,
@@ -118,8 +123,8 @@ def _case(o: Outcome) -> dict[str, Any]:
         "flops": o.flops,
         "trained_numbers": o.numbers,
         "limits": asdict(o.limits),
-        "floor_seconds": o.floor(),
-        "optimizer_traffic_seconds": o.traffic(),
+        "floor_seconds": o.floor(limits),
+        "optimizer_traffic_seconds": o.traffic(limits),
         "sides": {r.side: asdict(r) | {"seconds": medians.get(r.side)} for r in o.results},
         "ratios": o.ratios(),
         "best_ratio": o.best(),
@@ -131,13 +136,14 @@ def times_table(report: Report, threads: int) -> list[str]:
     outcomes = [o for o in report.outcomes if o.threads == threads]
     sides = list(dict.fromkeys(r.side for o in outcomes for r in o.results))
     header = ["workload", *sides, "best/onnxc", "GFLOP/s", "FMA limit ms", "of limit", "Adam traffic ms"]
-    rows = [header]
+    rows, limits = [header], report.limits(threads)
     for o in outcomes:
         medians, best = o.medians(), o.best()
         ours = medians.get(OURS)
         row = [o.workload, *(_number(medians[s] * 1e3 if s in medians else None) for s in sides)]
-        row += [_number(best), _number(o.flops / ours / 1e9 if ours else None), _number(o.floor() * 1e3)]
-        row += [f"{o.floor() / ours:.0%}" if ours else "-", _number(o.traffic() * 1e3)]
+        floor, traffic = o.floor(limits), o.traffic(limits)
+        row += [_number(best), _number(o.flops / ours / 1e9 if ours else None), _number(floor * 1e3)]
+        row += [f"{floor / ours:.0%}" if ours else "-", _number(traffic * 1e3)]
         rows.append(row)
     lines = _aligned(rows)
     titles = {"six": "the six", "all": "all"}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
@@ -58,6 +60,20 @@ def _compiles_alone() -> Iterator[None]:
         if "PYTEST_XDIST_WORKER" in os.environ:
             patch.setattr("compiler.codegen.native.workers._cpus", lambda: 1)
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _generators(request: pytest.FixtureRequest) -> list[tuple[np.random.Generator, Mapping[str, Any]]]:
+    """The random generators that a module of tests keeps, with the state that they begin in."""
+    found = [value for value in vars(request.module).values() if isinstance(value, np.random.Generator)]
+    return [(generator, generator.bit_generator.state) for generator in found]
+
+
+@pytest.fixture(autouse=True)
+def _begin_anew(_generators: list[tuple[np.random.Generator, Mapping[str, Any]]]) -> None:
+    """A test draws the same numbers whatever tests ran before it."""
+    for generator, state in _generators:
+        generator.bit_generator.state = state
 
 
 @pytest.fixture

@@ -130,9 +130,9 @@ def test_means_are_of_the_best_other_side() -> None:
     assert of_six.means(1)["six"] == pytest.approx(2)
     assert of_six.means(1)["all"] == pytest.approx(2 ** (13 / 7))
     assert "six" not in report({"tiny": 2.0}).means(1)
-    outcome = of_six.outcomes[0]
-    assert outcome.floor() == pytest.approx(0.5)  # 1 GFLOP at 2 GFLOP/s
-    assert outcome.traffic() == pytest.approx(0.028)
+    outcome, limits = of_six.outcomes[0], of_six.limits(1)
+    assert outcome.floor(limits) == pytest.approx(0.5)  # 1 GFLOP at 2 GFLOP/s
+    assert outcome.traffic(limits) == pytest.approx(0.028)
     line = next(line for line in text(of_six).splitlines() if line.startswith("unet"))
     assert line.split() == ["unet", "1000", "128000", "256000", "128", "1.00", "500", "50%", "28.0"]
     json.dumps(of_six.to_json())

@@ -100,7 +100,7 @@ class Status:
     which write nothing else but may read any value.
     """
 
-    message: str
+    what: str
     """What is wrong, for the user: 'label out of range [0, 10)'."""
     value: str = ""
     """The value that element i is of."""

@@ -174,7 +174,7 @@ def _numbers(c: Contents) -> list[str]:
 
 
 def _messages(c: Contents) -> list[str]:
-    texts = [m for g in c.graphs for m in g.layout.messages]
+    texts = [str(m) for g in c.graphs for m in g.layout.messages]
     lines = [f"enum {{ MESSAGES = {len(texts)} }};", "static const char *const messages[] = {"]
     return [*lines, *(f"    {literal(m)}," for m in texts), "    NULL,", "};", ""]
 

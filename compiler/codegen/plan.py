@@ -239,7 +239,6 @@ class _Planner:
             const_bytes=m.const_bytes,
             status=STATUS,
             messages=tuple(reversed(self.records.messages)),
-            checked=tuple(reversed(self.records.messages.values())),
             threads=self.records.threads,
             table_blocks=tuple(b for b, _ in self.records.words),
             table_values=tuple(v for _, v in self.records.words),

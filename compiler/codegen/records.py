@@ -14,7 +14,7 @@ from compiler.codegen.units import VIEWS, Schedule, Unit
 from compiler.ir.builder import where
 from compiler.ir.graph import Graph, Node
 from compiler.ir.types import AnyArray
-from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, ELEMENTS, TABLE, padded
+from compiler.runtime.layout import ALIGNMENT, ARENA, CONST, ELEMENTS, TABLE, Message, padded
 
 STATUS, BARRIER = 0, ALIGNMENT
 """Offsets in the arena of the status word and of the barrier's block."""
@@ -36,8 +36,8 @@ class Records:
     memory: Memory
     threads: int
     words: list[tuple[int, int]] = field(default_factory=lambda: [(ARENA, STATUS), (ARENA, BARRIER)])
-    messages: dict[str, str] = field(default_factory=dict)
-    """What checks report, in their order, and the input whose elements each is about, or ''."""
+    messages: list[Message] = field(default_factory=list)
+    """What checks report, in their order."""
     constants: dict[object, tuple[int, AnyArray]] = field(default_factory=dict)
     """Constants of kernels, with their places."""
     scratch: int = 0
@@ -52,10 +52,8 @@ class Records:
         self.scratch = padded(max([0, *(a.nbytes for _, c in calls for a in c.args if isinstance(a, Scratch))]))
         self.scratch_at = self.memory.arena_bytes
         self.memory.arena_bytes += self.scratch * self.threads
-        for u, c in calls:
-            for a in c.args:
-                if isinstance(a, Status):
-                    self.messages.setdefault(_message(a, u), self._checked(a, u))
+        found = (self._message(a, u) for u, c in calls for a in c.args if isinstance(a, Status))
+        self.messages = list(dict.fromkeys(found))
 
     def call(self, u: Unit, call: Call, nodes: list[Node]) -> Placed:
         """Write the record of a call. u: whose call it is; nodes: as of `Placed`."""
@@ -133,7 +131,7 @@ class Records:
             case Number(value):
                 return [(-1, struct.unpack("<q", struct.pack("<d", value))[0])]
             case Status():  # of checks that fail the first one has the largest number
-                number = len(self.messages) - list(self.messages).index(_message(a, u))
+                number = len(self.messages) - self.messages.index(self._message(a, u))
                 return [(ARENA, STATUS), (-1, number * ELEMENTS)]
             case Peek():  # (where nothing is checked nobody looks at the word, and it may be that of an earlier run)
                 return [(ARENA, STATUS) if self.messages else (-1, 0)]
@@ -155,6 +153,10 @@ class Records:
         for window in self.s.windows_of(value):
             self.moves.setdefault(window.cycle, []).append((word, window.step))
             self.moving.add(word)
+
+    def _message(self, a: Status, u: Unit) -> Message:
+        """What a check of a unit reports."""
+        return Message(a.what, a.value, self._checked(a, u), where(u.nodes[0]))
 
     def _checked(self, a: Status, u: Unit) -> str:
         """The input of the graph whose elements a check is about, or ''."""
@@ -200,11 +202,6 @@ class Records:
         for offset, array in self.constants.values():
             _store(block, offset, array)
         return block
-
-
-def _message(a: Status, u: Unit) -> str:
-    """What a check of a unit reports."""
-    return f"{a.message}, in {where(u.nodes[0])}"
 
 
 def _store(block: AnyArray, offset: int, array: AnyArray) -> None:

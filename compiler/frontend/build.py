@@ -79,8 +79,8 @@ class Reading:
             elif v in flat.weights:  # else it is an input of an initialization graph, which was reported
                 names[v] = b.const(flat.weights[v].tensor, v)
         wanted = {v for node in flat.nodes if is_gradient(node) for v in named_by(node)}
+        b.points.update(names[v] for v in wanted.intersection(names))
         for node in flat.nodes:
-            b.points.update(names[v] for v in wanted.intersection(names))
             # A node that depends on one that failed, or on an unknown operator, is passed over: that was reported.
             if not is_readable(node):
                 continue
@@ -88,6 +88,7 @@ class Reading:
                 self._add(node, names)
             else:
                 self._look_at(node, names)
+            b.points.update(names[v] for v in node.output if v in wanted and v in names)
         return names
 
     def output(self, public: str, value: str, declared: str | None) -> None:
@@ -108,7 +109,7 @@ class Reading:
                 return
         local = names
         if node.domain == TRAINING_DOMAIN and not is_gradient(node):
-            local = self._with_scalars(node, names)
+            local = self._with_scalars(node, {v: names[v] for v in node.input if v})
         try:
             read_node(self._b, node, local)
         except NotStatic as e:

@@ -35,7 +35,7 @@ MANIFEST, WEIGHTS, INFERENCE, SOURCE, IR = (
 )  # fmt: skip
 """Names of files; the library and the header are called after the model."""
 
-FORMAT = "onnxc artifact 2"
+FORMAT = "onnxc artifact 3"
 """First field of every manifest; the number changes with what the loader must understand."""
 
 ROLES = {"step": 0, "infer": 1, "initialize": 2}

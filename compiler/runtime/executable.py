@@ -107,9 +107,9 @@ class Executable:
     def _refused(self, status: int, feeds: Mapping[str, Array]) -> RefusedError:
         """What a status says, with the element of an input that it is about; the arena may have lost that by now."""
         number, element = refusal(status)
-        message, name = self.layout.messages[number], self.layout.checked[number]
-        if not name:
-            return RefusedError(message)
-        index = tuple(int(i) for i in np.unravel_index(element, feeds[name].shape))
-        message = message.replace(f" among the values of {name!r}", "")  # which the error says, with the place
-        return RefusedError(message, name, index, feeds[name][index].item())
+        message = self.layout.messages[number]
+        if not message.input:
+            return RefusedError(str(message))
+        data = feeds[message.input]
+        index = tuple(int(i) for i in np.unravel_index(element, data.shape))
+        return RefusedError(message.located(), message.input, index, data[index].item())

@@ -72,6 +72,30 @@ class Slot:
         return prod(self.shape) * self.numpy.itemsize
 
 
+@dataclass(frozen=True)
+class Message:
+    """What a check reports.
+
+    what: what is wrong; value: what it is an element of, or ''; input: the input of the graph that has the same
+    elements in the same order, or ''; node: where the check is.
+    """
+
+    what: str
+    value: str
+    input: str
+    node: str
+
+    def __str__(self) -> str:
+        """For who does not know the element."""
+        among = f" among the values of {self.value!r}" if self.value else ""
+        return f"{self.what}{among}, in {self.node}"
+
+    def located(self) -> str:
+        """Beside the element of the input."""
+        among = f" among the values of {self.value!r}" if self.value != self.input else ""
+        return f"{self.what}{among}, in {self.node}"
+
+
 def refusal(status: int) -> tuple[int, int]:
     """Number of a message, from 0, and of an element, of a status that is not 0.
 
@@ -116,10 +140,10 @@ class Layout:
 
     inputs, outputs: by public name; states: all that the graph reads or updates. status: offset in the arena of an
     int64 that is 0, or after a refused step tells by `refusal` the number of a message and the first element that it is
-    about. messages: what may be wrong. checked: for each message the input whose elements it counts, in row-major
-    order, or ''. table_blocks, table_values: the words of the table. threads: how many threads the arena has scratch
-    memory for. brief: whether it surely ends in less than a millisecond, so that one thread runs it alone, and in
-    Python keeps the interpreter's lock: to let that go and get it again takes as long as a small matrix product.
+    about. messages: what may be wrong. table_blocks, table_values: the words of the table. threads: how many threads
+    the arena has scratch memory for. brief: whether it surely ends in less than a millisecond, so that one thread runs
+    it alone, and in Python keeps the interpreter's lock: to let that go and get it again takes as long as a small
+    matrix product.
     """
 
     inputs: tuple[Slot, ...]
@@ -129,8 +153,7 @@ class Layout:
     state_bytes: int
     const_bytes: int
     status: int
-    messages: tuple[str, ...]
-    checked: tuple[str, ...]
+    messages: tuple[Message, ...]
     threads: int
     table_blocks: tuple[int, ...]
     table_values: tuple[int, ...]
@@ -158,6 +181,7 @@ class Layout:
         d = json.loads(text)
         for part in ("inputs", "outputs", "states"):
             d[part] = tuple(Slot(**{**s, "shape": tuple(s["shape"])}) for s in d[part])
-        for part in ("messages", "checked", "table_blocks", "table_values"):
+        d["messages"] = tuple(Message(**m) for m in d["messages"])
+        for part in ("table_blocks", "table_values"):
             d[part] = tuple(d[part])
         return cls(**d)

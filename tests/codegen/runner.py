@@ -117,7 +117,7 @@ class NodeRun:
                         )
                 if isinstance(a, Status):
                     assert call.check, "only a call with check=True may have a Status"
-                    self.messages.append(a.message)
+                    self.messages.append(a.what)
         self._records = [[self._record(call, t) for t in range(threads)] for call in self.calls]
         self._entries = [self._entry(call) for call in self.calls]
 
@@ -166,8 +166,8 @@ class NodeRun:
                 return [m.address]
             case Number(value):
                 return [bits_of(value, "f64")]
-            case Status(message, _):
-                return [self._status.ctypes.data, (1 + self.messages.index(message)) * ELEMENTS]
+            case Status(what, _):
+                return [self._status.ctypes.data, (1 + self.messages.index(what)) * ELEMENTS]
             case int():
                 return [int(a)]
         raise AssertionError(f"no argument: {a!r}")

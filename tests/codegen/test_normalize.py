@@ -10,6 +10,8 @@ from tests.codegen.runner import run_op
 
 FLOATS = [np.float32, np.float64]
 RNG = np.random.default_rng(0)
+EPSILON = float(np.float32(1e-5))
+"""As ONNX keeps it."""
 
 
 def values(shape, dtype):
@@ -27,11 +29,11 @@ def rtol(dtype):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batch_norm(dtype, shape):
     x, scale, bias = values(shape, dtype), values(shape[1], dtype), values(shape[1], dtype)
-    y, mean, variance = run_op("onnxc.BatchNorm", x, scale, bias, outputs=3, epsilon=1e-5)
+    y, mean, variance = run_op("onnxc.BatchNorm", x, scale, bias, outputs=3, epsilon=EPSILON)
     wide = x.astype(np.float64)
     axes, column = (0, *range(2, x.ndim)), (1, -1, *(1 for _ in shape[2:]))
     m, v = wide.mean(axes), wide.var(axes)
-    want = (wide - m.reshape(column)) * (scale / np.sqrt(v + 1e-5)).reshape(column) + bias.reshape(column)
+    want = (wide - m.reshape(column)) * (scale / np.sqrt(v + EPSILON)).reshape(column) + bias.reshape(column)
     tolerance = {"rtol": rtol(dtype), "atol": 10 * rtol(dtype)}
     np.testing.assert_allclose(mean, m, **tolerance)
     np.testing.assert_allclose(variance, v, **tolerance)
@@ -86,7 +88,7 @@ LAYERS = [
 ]
 
 
-def layer(x, scale, bias, axis, epsilon=1e-5):
+def layer(x, scale, bias, axis, epsilon=EPSILON):
     x = x.astype(np.float64)
     axes = tuple(range(axis % x.ndim, x.ndim))
     m, v = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)

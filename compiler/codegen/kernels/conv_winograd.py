@@ -17,6 +17,7 @@ Soodhalter, D. Gregg, "Error Analysis and Improving the Accuracy of Winograd Con
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
 from typing import NamedTuple
@@ -227,9 +228,13 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
     """
     if not filtered(geometry, dtype) or cin < FEW or not images * geometry.output_size * cout:
         return None
-    direct = images * geometry.output_size * (9 * cin + START) * fitting(dtype, cout)[1]
-    schemes = COSTS if geometry.transposed else [F2]
-    return fastest({s: COSTS[s].time(s, geometry, images, groups, cin, cout) for s in schemes}, direct)
+    of_image = geometry.output_size * (9 * cin + START) * fitting(dtype, cout)[1]
+    costs = COSTS if geometry.transposed else {F2: COSTS[F2]}
+
+    def times(n: int) -> Mapping[Filter | None, float]:
+        return {None: n * of_image, **{s: c.time(s, geometry, n, groups, cin, cout) for s, c in costs.items()}}
+
+    return fastest(times, images)
 
 
 def winograd(

@@ -11,6 +11,7 @@ G, so r = 8, of F(4 x 4) 8, 8 and 10, so r = 26. (Sources: see `conv_winograd`.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -196,8 +197,12 @@ def choose(geometry: Geometry, dtype: str, images: int, groups: int, cin: int, c
     """The scheme that is clearly the faster way, None if there is none; by an estimate as that of `conv_winograd`."""
     if not filtered(geometry, dtype) or not images * geometry.output_size * cin * cout:
         return None
-    direct = images * geometry.output_size * 9 * cin * fitting(dtype, cout)[1]
-    return fastest({s: cost.time(s, geometry, images, groups, cin, cout) for s, cost in COSTS.items()}, direct)
+    of_image = geometry.output_size * 9 * cin * fitting(dtype, cout)[1]
+
+    def times(n: int) -> Mapping[Filter | None, float]:
+        return {None: n * of_image, **{s: c.time(s, geometry, n, groups, cin, cout) for s, c in COSTS.items()}}
+
+    return fastest(times, images)
 
 
 def winograd_weight(site: Site, scheme: Filter, geometry: Geometry, cin: int, cout: int) -> list[Call]:

@@ -51,9 +51,8 @@ def index_checks(site: Site, i: int, extents: Sequence[int]) -> list[Call]:
     if site.constant(i) is not None or not t.size:
         return []
     allowed = " x ".join(f"[-{n}, {n})" for n in dict.fromkeys(extents))
-    value = site.node.inputs[i]
-    message = f"{site.node.op_type}: index out of range {allowed} among the values of {value!r}"
-    args = (site.read(i), Words(tuple(extents)), len(extents), Status(message, value))
+    status = Status(f"{site.node.op_type}: index out of range {allowed}", site.node.inputs[i])
+    args = (site.read(i), Words(tuple(extents)), len(extents), status)
     return [Call(make_check(t.dtype), t.size, args, check=True)]
 
 
@@ -81,8 +80,7 @@ def bound_checks(site: Site, i: int, high: int, what: str) -> list[Call]:
     t = site.type(i)
     if site.constant(i) is not None or not t.size:
         return []
-    value = site.node.inputs[i]
-    args = (site.read(i), high, Status(f"{what} out of range [0, {high + 1}) among the values of {value!r}", value))
+    args = (site.read(i), high, Status(f"{what} out of range [0, {high + 1})", site.node.inputs[i]))
     return [Call(make_bound_check(t.dtype), t.size, args, check=True)]
 
 

@@ -152,10 +152,8 @@ def loss_calls(
     read: tuple[Arg, ...] = (weights or log_prob, int(weights is not None))
     calls = []
     if labels.count:
-        value = labels.source.value
         rows = replace(log_prob, piece=shape[1] * size) if inner == 1 and isinstance(log_prob, In) else log_prob
-        message = f"label out of range [0, {labels.classes}) among the values of {value!r}"
-        check = (labels.source, labels.words, Status(message, value))
+        check = (labels.source, labels.words, Status(f"label out of range [0, {labels.classes})", labels.source.value))
         calls = [
             Call(make_check(labels.dtype), labels.count, check, check=True),
             Call(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from compiler.codegen.kernels.conv_geometry import Geometry
@@ -23,6 +23,8 @@ from compiler.codegen.native.winograd import Filter, Matrix, make_spread, make_t
 
 GAIN = 1.05
 """How much faster than the direct sum a scheme must be by the estimate of its time."""
+USUAL = 32
+"""Images for which a scheme is chosen: other numbers of them then need no other kernels."""
 SLACK = 32
 """Elements that may be read behind any value."""
 
@@ -46,10 +48,20 @@ def filtered(geometry: Geometry, dtype: str) -> bool:
     return dtype == "f32" and flat and all(x.kernel == 3 and x.stride == 1 and x.dilation == 1 for x in (h, w))
 
 
-def fastest(times: Mapping[Filter, int], direct: float) -> Filter | None:
-    """The scheme that takes the least time, if that is clearly less than the time of the direct sum."""
-    best = min(times, key=lambda scheme: times[scheme])
-    return best if GAIN * times[best] < direct else None
+def fastest(times: Callable[[int], Mapping[Filter | None, float]], images: int) -> Filter | None:
+    """The scheme that takes the least time for the usual number of images, None where the direct sum is the better way.
+
+    times: of the schemes and, as None, of the direct sum, for a number of images. A scheme must be clearly faster than
+    the direct sum, for these images too.
+    """
+
+    def gains(n: int) -> Mapping[Filter, float]:
+        estimate = times(n)
+        return {scheme: estimate[None] / (GAIN * t) for scheme, t in estimate.items() if scheme is not None}
+
+    usual = gains(USUAL)
+    best = max(usual, key=lambda scheme: usual[scheme])
+    return best if usual[best] > 1 and gains(images)[best] > 1 else None
 
 
 def tiles(scheme: Filter, geometry: Geometry) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from compiler.codegen.native import cache, optimize, workers
 from compiler.codegen.native.kernel import Kernel
@@ -41,15 +42,19 @@ def compile_objects(kernels: Iterable[Kernel], target: Target | None = None, job
 
 def optimized_ir(kernel: Kernel, target: Target | None = None) -> str:
     """LLVM IR of a kernel after optimization for a target: to see what became of it (vectors, calls)."""
-    t = target or Target.current()
-    return str(optimize.optimized(kernel.ir(), optimize.machine(t.cpu, t.features, t.triple)))
+    return str(_optimized(kernel, target)[0])
 
 
 def assembly(kernel: Kernel, target: Target | None = None) -> str:
     """Assembly of a kernel for a target."""
+    module, machine = _optimized(kernel, target)
+    return str(machine.emit_assembly(module))
+
+
+def _optimized(kernel: Kernel, target: Target | None) -> tuple[Any, Any]:
     t = target or Target.current()
-    machine = optimize.machine(t.cpu, t.features, t.triple)
-    return str(machine.emit_assembly(optimize.optimized(kernel.ir(), machine)))
+    machine = optimize.machine(t.cpu, t.features, t.triple, kernel.effort)
+    return optimize.optimized(kernel.ir(), machine, kernel.effort), machine
 
 
 def shared_library(

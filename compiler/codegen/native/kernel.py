@@ -23,6 +23,9 @@ class Kernel:
     global and enclosing value it reaches (callees by their symbols), primitives, versions, build mode.
     """
 
+    effort = 3
+    """LLVM's level of optimization, 0 to 3."""
+
     def __init__(self, function: Callable[..., None], *, reassoc: bool = False) -> None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", function.__name__):
             raise ValueError(f"kernel name {function.__name__!r} is no C identifier: rename it")

@@ -14,6 +14,9 @@ from compiler.codegen.native.kernel import Kernel
 from compiler.codegen.native.memory import i64, u8
 from compiler.errors import BuildError
 
+LONG = 100
+"""Lines from which on a sequence is compiled without optimization: there is little to gain in it, and much to read."""
+
 _ELEMENTS: dict[Any, str] = {i64: "i64", u8: "i8"}
 
 
@@ -29,6 +32,7 @@ class Sequence(Kernel):
         made = super().from_source(name, text, namespace, reassoc=reassoc)
         assert isinstance(made, Sequence)
         made.text, made.namespace = text, namespace
+        made.effort = 0 if text.count("\n") >= LONG else Kernel.effort
         return made
 
     @property

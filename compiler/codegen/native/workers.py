@@ -134,7 +134,7 @@ def _taken(most: int, target: Target) -> "list[_Worker]":
 
 def compile_one(kernel: Kernel, target: Target) -> bytes:
     """Object code of one kernel. BuildError: it cannot be compiled."""
-    return optimize.compile_ir(kernel.ir(), target.cpu, target.features, target.triple)
+    return optimize.compile_ir(kernel.ir(), target.cpu, target.features, target.triple, kernel.effort)
 
 
 def _cpus() -> int:

@@ -45,7 +45,6 @@ _WEIGHTS: dict[str, set[int]] = {
     "GatherND": {0},
     "GatherElements": {0},
     "Einsum": set(range(16)),
-    "Concat": set(range(64)),  # a class token
 }
 _VIEWS = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Split", "Expand"}
 _VIEWS |= {"CastLike", "QuantizeLinear", "DequantizeLinear"}
@@ -124,46 +123,71 @@ def _made_by(node: NodeProto, facts: Facts) -> Candidate | None:
 
 def weights(facts: Facts, known: Mapping[str, Candidate]) -> dict[str, Candidate]:
     """The candidates that are weights, in the order of the file."""
-    return _weights_and_fillers(facts, known)[0]
+    search = _Search(facts, known)
+    return {name: c for name, c in known.items() if name in search.found}
 
 
 def fillers(facts: Facts, known: Mapping[str, Candidate]) -> list[str]:
     """The candidates that are no weights only because exporters write such where there are none."""
-    return _weights_and_fillers(facts, known)[1]
+    search = _Search(facts, known)
+    return [name for name in known if name in search.filling - search.found]
 
 
-def _weights_and_fillers(facts: Facts, known: Mapping[str, Candidate]) -> tuple[dict[str, Candidate], list[str]]:
-    learned: set[str] = set()
-    filling: set[str] = set()
-    found: set[str] = set()
-    origin = {name: name for name in known}  # value -> the candidate that it is a view of
-    varying = set(facts.inputs)
-    doubtful: set[str] = set()
-    recurrent = _recurrent(facts)
-    for node in all_nodes(facts.model.graph):
-        operands = [v for v in node.input if v]
+class _Search:
+    """Looks at all nodes in order. found: the names of the weights; filling: those of what fills an operand."""
+
+    def __init__(self, facts: Facts, known: Mapping[str, Candidate]):
+        self.facts, self.known = facts, known
+        self.found: set[str] = set()
+        self.filling: set[str] = set()
+        self.doubtful: set[str] = set()  # weights if there are no others
+        self.origin = {name: name for name in known}  # value -> the candidate that it is a view of
+        self.learned: set[str] = set()  # values that come from weights
+        self.varying = set(facts.inputs)  # values that come from inputs
+        self.recurrent = _recurrent(facts)
+        for node in all_nodes(facts.model.graph):
+            self.visit(node)
+        if all(known[name].node is not None for name in self.found):  # a file that has all weights in nodes
+            self.found |= {name for name in self.filling if known[name].node is not None}
+        self.found = self.found or self.doubtful  # a model of elementwise arithmetic only
+
+    def visit(self, node: NodeProto) -> None:
+        origin, operands = self.origin, [v for v in node.input if v]
         if node.op_type in _VIEWS and operands and operands[0] in origin:
-            origin |= {v: origin[operands[0]] for v in node.output if v}
-            continue
+            origin.update((v, origin[operands[0]]) for v in node.output if v)
+            return
         if node.op_type == "Loop":
             kept = {inner: origin[v] for v, inner in _kept_states(node) if v in origin}
-            origin |= kept
-            varying.update(v for _, body in bodies(node) for v in defined(body) if v not in kept)
+            origin.update(kept)
+            self.varying.update(v for _, body in bodies(node) for v in defined(body) if v not in kept)
         for position, v in enumerate(node.input):
-            if v not in origin:
-                continue
-            tensor = known[origin[v]]
-            part = node.op_type == "Concat" and tensor.node is None and node.output[0] in recurrent
-            if _is_weight(node, position, tensor, facts, learned, varying, doubtful, part=part):
-                (filling if _is_filler(node, position, tensor) else found).add(origin[v])
-        if any(v in learned or (v in origin and origin[v] in found) for v in operands):
-            learned.update(node.output)
-        if any(v in varying for v in operands):
-            varying.update(node.output)
-    if all(known[name].node is not None for name in found):  # a file that has all weights in nodes
-        found |= {name for name in filling if known[name].node is not None}
-    found = found or doubtful  # a model of elementwise arithmetic only
-    return {name: c for name, c in known.items() if name in found}, [n for n in known if n in filling - found]
+            if v in origin:
+                tensor = self.known[origin[v]]
+                if self.is_weight(node, position, tensor):
+                    (self.filling if _is_filler(node, position, tensor) else self.found).add(tensor.name)
+        if any(v in self.learned or origin.get(v) in self.found for v in operands):
+            self.learned.update(node.output)
+        if any(v in self.varying for v in operands):
+            self.varying.update(node.output)
+
+    def is_weight(self, node: NodeProto, position: int, tensor: Candidate) -> bool:
+        """Whether this operand, which is a view of the tensor, is a weight of the node."""
+        if not tensor.shape or tensor.elem_type not in TRAINABLE:
+            return False
+        if node.op_type == "Concat":  # a class token, or a part of a recurrent layer's weights, which exporters join
+            return (tensor.node is None and node.output[0] in self.recurrent) or _is_token(tensor)
+        if node.op_type in _WEIGHTS:
+            return position in _WEIGHTS[node.op_type]
+        if node.op_type not in ("Add", "Mul") or _is_mask(tensor.read(), node.op_type):
+            return False
+        other = node.input[1 - position]
+        source = self.facts.producer.get(other)
+        is_bias = node.op_type == "Add" and source is not None and source.op_type in _PRODUCTS
+        if tensor.size == 1 and not is_bias:
+            return False
+        if other in self.varying and other not in self.learned:
+            self.doubtful.add(tensor.name)
+        return other in self.learned and other in self.varying
 
 
 def _recurrent(facts: Facts) -> set[str]:
@@ -175,34 +199,6 @@ def _recurrent(facts: Facts) -> set[str]:
         elif not found.isdisjoint(node.output):
             found.update(node.input if node.op_type == "Concat" else node.input[:1] if node.op_type in _VIEWS else [])
     return found
-
-
-def _is_weight(
-    node: NodeProto,
-    position: int,
-    tensor: Candidate,
-    facts: Facts,
-    learned: set[str],
-    varying: set[str],
-    doubtful: set[str],
-    *,
-    part: bool,
-) -> bool:
-    """part: of the weights of a recurrent layer, which exporters join."""
-    if not tensor.shape or tensor.elem_type not in TRAINABLE:
-        return False
-    if node.op_type in _WEIGHTS:
-        return position in _WEIGHTS[node.op_type] and (node.op_type != "Concat" or part or _is_token(tensor))
-    if node.op_type not in ("Add", "Mul") or _is_mask(tensor.read(), node.op_type):
-        return False
-    other = node.input[1 - position]
-    source = facts.producer.get(other)
-    is_bias = node.op_type == "Add" and source is not None and source.op_type in _PRODUCTS
-    if tensor.size == 1 and not is_bias:
-        return False
-    if other in varying and other not in learned:
-        doubtful.add(tensor.name)
-    return other in learned and other in varying
 
 
 def _is_filler(node: NodeProto, position: int, tensor: Candidate) -> bool:
