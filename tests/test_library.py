@@ -16,7 +16,7 @@ from compiler.codegen.library_names import Identifiers, identifier, literal
 from compiler.codegen.library_tables import Contents, Graph, code, header
 from compiler.codegen.native import Target
 from compiler.runtime.checkpoint import save_state
-from compiler.runtime.layout import STATE, Layout, Slot
+from compiler.runtime.layout import STATE, Layout, Message, Slot
 from tests.artifact_models import HOSTILE, STRICT, output_of
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -71,7 +71,8 @@ int main(int count, char **arguments) {
 
 def contents(weights: Path, features: tuple = ()) -> Contents:
     stored, order, head = _stored(weights, STATES)
-    layout = Layout((), (), STATES, 64, 960, 64, 0, ("bad",), ("",), 1, (0,), (0,), brief=False)
+    messages = (Message("bad", "", "", "nowhere"),)
+    layout = Layout((), (), STATES, 64, 960, 64, 0, messages, 1, (0,), (0,), brief=False)
     graphs = [Graph("step", layout, "no_code", "no_constants")]
     return Contents("toy", "toy", "0", "test", graphs, STATES, stored, head, order, features, ("no_code", "no_pool"))
 
